@@ -1,0 +1,21 @@
+# One interface target carries the language level, the warnings and the sanitizers; every target of the tree links it.
+add_library(baton_options INTERFACE)
+add_library(baton::options ALIAS baton_options)
+target_compile_features(baton_options INTERFACE cxx_std_20)
+target_include_directories(baton_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(baton_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -Wshadow -Wnon-virtual-dtor -Wold-style-cast>
+  $<$<AND:$<BOOL:${BATON_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>)
+# Results must not depend on which products a compiler chooses to fuse: kernels fuse by intrinsic, on purpose.
+target_compile_options(baton_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+
+if(BATON_SANITIZE)
+  target_compile_options(baton_options INTERFACE
+    -fsanitize=${BATON_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(baton_options INTERFACE -fsanitize=${BATON_SANITIZE})
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
