@@ -73,4 +73,5 @@ def read_metadata(path: str) -> dict:
 def read_vocabulary(path: str) -> Vocabulary:
     metadata = read_metadata(path)
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
-    return Vocabulary(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"], merges)
+    return Vocabulary(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"],
+                      merges)

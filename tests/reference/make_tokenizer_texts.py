@@ -2,12 +2,14 @@
 
     python3 make_tokenizer_texts.py MODEL.gguf     (needs the Python package `tokenizers`)
 
-The oracle is byte-level BPE from the file's tokens and merges; every numeric character is split off
-alone before the GPT-2 pattern. The tokenizer that `transformers` derives from the file is not used: it
-leaves the digit splitting out. `plain` reads control tokens in a text as text, `special` as ids.
+The oracle is byte-level BPE from the file's tokens and merges; every numeric character is split
+off alone before the GPT-2 pattern. The tokenizer that `transformers` derives from the file is not
+used: it leaves the digit splitting out. `plain` reads control tokens in a text as text, `special`
+as ids.
 
-The model's vocabulary has no token for 21 of the 256 bytes (0x04 0x06 0x13 0x14 0x16 0x1d 0xc0 0xc1
-0xf1 0xf2 0xf5 to 0xff). The oracle leaves such bytes out before it merges, so their neighbours can merge.
+The model's vocabulary has no token for 21 of the 256 bytes (0x04 0x06 0x13 0x14 0x16 0x1d 0xc0
+0xc1 0xf1 0xf2 0xf5 to 0xff). The oracle leaves such bytes out before it merges, so their
+neighbours can merge.
 """
 
 import base64
@@ -80,7 +82,8 @@ def main() -> int:
             "plain": plain.encode(text, add_special_tokens=False).ids,
             "special": special.encode(text, add_special_tokens=False).ids,
         }
-        assert plain.decode(row["plain"], skip_special_tokens=False) == spellable(text, vocabulary), repr(text)
+        decoded = plain.decode(row["plain"], skip_special_tokens=False)
+        assert decoded == spellable(text, vocabulary), repr(text)
         rows.append(row)
     DATA_FOLDER.mkdir(exist_ok=True)
     target = DATA_FOLDER / "tokenizer_texts.json"
