@@ -236,14 +236,16 @@ def _random_texts(count: int) -> list[str]:
                 "Co") and not 0x3400 <= code <= 0x9FFF]
     texts = []
     for index in range(count):
+        parts = []
         if index % 2 == 0:
-            length = generator.randint(3, 28)
-            texts.append("".join(generator.choice(pieces) if generator.random() < 0.6
-                                 else "".join(generator.choices(letters, k=generator.randint(1,
-                                 7))) for _ in range(length)))
+            for _ in range(generator.randint(3, 28)):
+                if generator.random() < 0.6:
+                    parts.append(generator.choice(pieces))
+                else:
+                    parts += generator.choices(letters, k=generator.randint(1, 7))
         else:
-            texts.append("".join(chr(generator.choice(assigned)) for _ in range(generator.randint(4,
-            18))))
+            parts = [chr(generator.choice(assigned)) for _ in range(generator.randint(4, 18))]
+        texts.append("".join(parts))
     return texts
 
 
