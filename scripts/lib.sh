@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts: sourced, never run. Sets REPO_ROOT, BATON_CACHE, SYSTEM_PYTHON.
 
 REPO_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
