@@ -1,0 +1,485 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+
+namespace baton {
+namespace {
+
+// Upper bound on how long an idle engine sleeps: deadlines of waiting sequences are looked at this often.
+constexpr Duration kIdleTick = std::chrono::milliseconds(100);
+constexpr Duration kEmptyTick = std::chrono::seconds(1);  // no sequence, no deadline
+
+}  // namespace
+
+struct Engine::Sequence {
+  SequenceId id;
+  SequenceRequest request;
+  SequencePhase phase = SequencePhase::kWaiting;
+  bool importing = false;         // admission leads to kImporting
+  std::vector<TokenId> tokens;    // prompt, then output
+  int computed = 0;               // of these, in the KV pool
+  BlockLease lease;
+  bool ended = false;
+  TimePoint submitted;
+  std::optional<TimePoint> admitted;
+  SequenceEnd end;
+
+  int known() const { return static_cast<int>(tokens.size()); }
+  int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
+  int output_tokens() const { return known() - prompt_tokens(); }
+  bool preemptible() const { return request.kind != SequenceKind::kPrefillOnly && !importing; }
+};
+
+PinnedBlocks::~PinnedBlocks() {
+  if (lease_.size() > 0) {
+    engine_->ReturnLease(std::move(lease_));
+  }
+}
+
+int BlocksForTokens(int tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       const Checkpoint& checkpoint,
+                                                       Backend& backend) {
+  const ModelConfig& config = checkpoint.config();
+  const KvLayout layout = backend.LayoutFor(config.layers, config.kv_heads, config.head_dim);
+  const std::size_t blocks = options.kv_pool_bytes / layout.block_bytes();
+  if (blocks == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("kv-pool-size of ", options.kv_pool_bytes,
+                                                     " bytes holds no block of ",
+                                                     layout.block_bytes(), " bytes"));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
+                   Transformer::Load(checkpoint,
+                                     backend,
+                                     {.rows = options.limits.max_batch_tokens,
+                                      .logit_rows = options.limits.max_sequences}));
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory,
+                   backend.Allocate(blocks * layout.block_bytes()));
+  return std::unique_ptr<Engine>(new Engine(
+      options, checkpoint, backend, std::move(transformer), std::move(memory), layout));
+}
+
+Engine::Engine(const EngineOptions& options,
+               const Checkpoint& checkpoint,
+               Backend& backend,
+               std::unique_ptr<Transformer> transformer,
+               std::unique_ptr<DeviceMemory> pool_memory,
+               const KvLayout& layout)
+    : options_(options),
+      config_(checkpoint.config()),
+      backend_(backend),
+      transformer_(std::move(transformer)),
+      pool_memory_(std::move(pool_memory)),
+      pool_view_(MakeKvPoolView(
+          pool_memory_->data(),
+          static_cast<int>(pool_memory_->size_bytes() / layout.block_bytes()),
+          layout)),
+      identity_({.model_fingerprint = checkpoint.fingerprint(),
+                 .tokenizer_fingerprint = checkpoint.tokenizer().fingerprint(),
+                 .kv = layout,
+                 .arithmetic = std::string(backend.arithmetic()),
+                 .rope_base = config_.rope_base,
+                 .rms_epsilon = config_.rms_epsilon}),
+      pool_(pool_view_.blocks),
+      mailbox_(static_cast<std::size_t>(4 * (options.max_waiting + options.limits.max_sequences))) {
+  PublishLoad();
+  thread_ = std::jthread([this] { Run(); });
+}
+
+Engine::~Engine() {
+  mailbox_.Close();
+  thread_.join();
+}
+
+absl::StatusOr<SequenceId> Engine::Submit(SequenceRequest request) {
+  const auto prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t most_tokens = prompt_tokens + request.max_tokens;
+  if (prompt_tokens == 0 || request.max_tokens < 1 || most_tokens > config_.context_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a prompt of ", prompt_tokens, " tokens and ", request.max_tokens,
+                     " new ones do not fit the context of ", config_.context_tokens));
+  }
+  for (const TokenId token : request.prompt) {
+    if (static_cast<std::int64_t>(token.value()) >= config_.vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", token.value(), " is not in the vocabulary"));
+    }
+  }
+  if (BlocksForTokens(static_cast<int>(most_tokens)) > pool_.total()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a prompt of ", prompt_tokens, " tokens and ", request.max_tokens,
+                     " new ones need ", BlocksForTokens(static_cast<int>(most_tokens)),
+                     " blocks, the whole KV pool has ", pool_.total()));
+  }
+  if (live_.fetch_add(1) >= options_.max_waiting + options_.limits.max_sequences) {
+    live_.fetch_sub(1);
+    return absl::ResourceExhaustedError("the engine's queue is full");
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = SequenceId(next_id_.fetch_add(1));
+  sequence->importing = request.kind == SequenceKind::kImport;
+  sequence->tokens = request.prompt;
+  sequence->submitted = options_.clock->Now();
+  sequence->request = std::move(request);
+  const SequenceId id = sequence->id;
+  const absl::Status posted = mailbox_.Push([this, added = std::move(sequence)]() mutable {
+    sequences_.push_back(std::move(added));
+  });
+  if (!posted.ok()) {
+    live_.fetch_sub(1);
+    return posted;
+  }
+  return id;
+}
+
+void Engine::Cancel(SequenceId id, absl::Status why) {
+  WithSequence(id, [this, why = std::move(why)](Sequence& sequence) { End(sequence, why); });
+}
+
+void Engine::GiveFirstToken(SequenceId id, TokenId token) {
+  WithSequence(id, [this, token](Sequence& sequence) {
+    if (sequence.importing && sequence.output_tokens() == 0) {
+      AppendToken(sequence, token);
+    }
+  });
+}
+
+void Engine::Adopt(SequenceId id) {
+  WithSequence(id, [](Sequence& sequence) {
+    BATON_CHECK(sequence.phase == SequencePhase::kImporting && sequence.output_tokens() == 1);
+    sequence.importing = false;
+    sequence.phase = SequencePhase::kRunning;
+    sequence.computed = sequence.prompt_tokens();
+  });
+}
+
+void Engine::ResumeLocally(SequenceId id, int valid_blocks) {
+  WithSequence(id, [this, valid_blocks](Sequence& sequence) {
+    sequence.importing = false;
+    Replace(sequence, valid_blocks);
+  });
+}
+
+void Engine::RenewImport(SequenceId id, int valid_blocks) {
+  WithSequence(id, [this, valid_blocks](Sequence& sequence) {
+    BATON_CHECK(sequence.importing);
+    Replace(sequence, valid_blocks);
+  });
+}
+
+void Engine::ReturnLease(BlockLease lease) {
+  // On refusal the message is destroyed here with the lease in it. The engine thread has ended by then, or is about to
+  // without touching the pool again.
+  Post([returned = std::move(lease)]() mutable { returned.Release(); });
+}
+
+EngineLoad Engine::load() const {
+  absl::MutexLock lock(&load_mutex_);
+  return load_;
+}
+
+void Engine::Post(Message message) { mailbox_.PushEnding(std::move(message)).IgnoreError(); }
+
+void Engine::WithSequence(SequenceId id, absl::AnyInvocable<void(Sequence&)> action) {
+  Post([this, id, action = std::move(action)]() mutable {
+    if (Sequence* sequence = Find(id); sequence != nullptr && !sequence->ended) {
+      action(*sequence);
+    }
+  });
+}
+
+Engine::Sequence* Engine::Find(SequenceId id) {
+  // Ids grow with age, except that two threads may submit in one order and post in the other.
+  for (const auto& sequence : sequences_) {
+    if (sequence->id == id) {
+      return sequence.get();
+    }
+  }
+  return nullptr;
+}
+
+void Engine::Run() {
+  while (!mailbox_.closed()) {
+    HandleMessages();
+    EndOverdue();
+    if (HasWork()) {
+      Step();
+    }
+    RemoveEnded();
+    PublishLoad();
+  }
+  for (const auto& sequence : sequences_) {
+    End(*sequence, absl::UnavailableError("the engine is shutting down"));
+  }
+  sequences_.clear();
+  // Leases that come back late are in here; they must be gone before the pool.
+  for (Message& message : mailbox_.PopAll(absl::ZeroDuration())) {
+    message();
+  }
+  RemoveEnded();
+}
+
+void Engine::HandleMessages() {
+  const bool busy = HasWork();
+  if (sequences_.empty() && !idle_checked_) {
+    idle_checked_ = true;
+    if (const absl::Status status = pool_.CheckInvariants(); !status.ok()) {
+      LogEvent(LogLevel::kError, "pool.invariant_broken", {{"status", status}});
+    }
+  }
+  const Duration wait = busy ? Duration::zero() : sequences_.empty() ? kEmptyTick : kIdleTick;
+  for (Message& message : mailbox_.PopAll(absl::FromChrono(wait))) {
+    message();
+    idle_checked_ = false;
+  }
+}
+
+bool Engine::HasWork() const {
+  return std::any_of(sequences_.begin(), sequences_.end(), [](const auto& sequence) {
+    return !sequence->ended && sequence->phase != SequencePhase::kImporting;
+  });
+}
+
+void Engine::EndOverdue() {
+  const TimePoint now = options_.clock->Now();
+  for (const auto& sequence : sequences_) {
+    if (!sequence->ended && sequence->request.deadline.has_value() && now >= *sequence->request.deadline) {
+      End(*sequence, absl::DeadlineExceededError("the request's deadline passed in the engine"));
+    }
+  }
+}
+
+void Engine::Step() {
+  std::vector<SequenceView> views;
+  for (const auto& sequence : sequences_) {
+    if (!sequence->ended) {
+      views.push_back({.id = sequence->id,
+                       .phase = sequence->phase,
+                       .tokens = sequence->known(),
+                       .computed = sequence->computed,
+                       .blocks = sequence->lease.size(),
+                       .preemptible = sequence->preemptible(),
+                       .imports = sequence->importing});
+    }
+  }
+  const StepPlan plan = PlanStep(options_.limits, pool_.free(), views);
+  Apply(plan);
+  if (!plan.rows.empty()) {
+    Compute(plan);
+  } else if (plan.admit.empty() && plan.preempt.empty()) {
+    // Everything waits for blocks that a transfer still holds: sleep until something changes.
+    for (Message& message : mailbox_.PopAll(absl::FromChrono(kIdleTick))) {
+      message();
+    }
+  }
+}
+
+void Engine::Apply(const StepPlan& plan) {
+  for (const SequenceId id : plan.preempt) {
+    Sequence& sequence = *Find(id);
+    LogEvent(LogLevel::kInfo,
+             "sequence.preempted",
+             {{"request", sequence.request.request_id}, {"computed", sequence.computed}});
+    sequence.lease.Release();
+    sequence.computed = 0;
+    sequence.phase = SequencePhase::kWaiting;
+  }
+  for (const StepPlan::Blocks& grow : plan.grow) {
+    std::optional<BlockLease> more = pool_.Lease(grow.count);
+    BATON_CHECK(more.has_value());
+    Find(grow.id)->lease.Append(*std::move(more));
+  }
+  for (const StepPlan::Blocks& admit : plan.admit) {
+    Admit(*Find(admit.id), admit.count);
+  }
+}
+
+void Engine::Admit(Sequence& sequence, int blocks) {
+  std::optional<BlockLease> lease = pool_.Lease(blocks);
+  BATON_CHECK(lease.has_value());
+  const int valid_blocks = sequence.lease.size();
+  sequence.lease.Append(*std::move(lease));
+  sequence.phase = sequence.importing ? SequencePhase::kImporting : SequencePhase::kRunning;
+  if (!sequence.admitted.has_value()) {
+    sequence.admitted = options_.clock->Now();
+    sequence.end.queue = *sequence.admitted - sequence.submitted;
+  }
+  const bool shares_blocks = sequence.importing || sequence.request.kind == SequenceKind::kPrefillOnly;
+  if (shares_blocks) {
+    BlockLease pin = sequence.lease.Share();
+    pin.Truncate(BlocksForTokens(sequence.prompt_tokens()));
+    sequence.request.hooks->OnAdmitted(PinnedBlocks(*this, std::move(pin)), valid_blocks);
+  }
+}
+
+void Engine::Compute(const StepPlan& plan) {
+  const ForwardBatch batch = MakeBatch(plan);
+  const bool reports = std::any_of(plan.rows.begin(), plan.rows.end(), [this](const StepPlan::Rows& rows) {
+    return Find(rows.id)->request.kind == SequenceKind::kPrefillOnly;
+  });
+  std::function<void(LayerIndex)> on_layer;  // waiting for the device after each layer is for those who asked
+  if (reports) {
+    on_layer = [this, &plan](LayerIndex layer) { ReportLayer(plan, layer); };
+  }
+  const absl::StatusOr<TensorView<const float>> logits = transformer_->Forward(batch, pool_view_, on_layer);
+  if (logits.ok()) {
+    FinishStep(plan, *logits);
+    return;
+  }
+  LogEvent(LogLevel::kError, "step.failed", {{"status", logits.status()}, {"rows", batch.rows()}});
+  for (const StepPlan::Rows& rows : plan.rows) {
+    End(*Find(rows.id), absl::InternalError(absl::StrCat("forward pass: ", std::string(logits.status().message()))));
+  }
+}
+
+ForwardBatch Engine::MakeBatch(const StepPlan& plan) {
+  ForwardBatch batch;
+  for (const StepPlan::Rows& rows : plan.rows) {
+    const Sequence& sequence = *Find(rows.id);
+    const int end = sequence.computed + rows.count;
+    const int segment = static_cast<int>(batch.segments.size());
+    batch.segments.push_back({.blocks = sequence.lease.blocks(), .tokens = end});
+    for (int position = sequence.computed; position < end; ++position) {
+      batch.AddRow(sequence.tokens[static_cast<std::size_t>(position)], position, segment);
+    }
+    if (end == sequence.known()) {
+      batch.logit_rows.push_back(batch.rows() - 1);
+    }
+  }
+  return batch;
+}
+
+void Engine::ReportLayer(const StepPlan& plan, LayerIndex layer) {
+  for (const StepPlan::Rows& rows : plan.rows) {
+    const Sequence& sequence = *Find(rows.id);
+    if (sequence.request.kind != SequenceKind::kPrefillOnly) {
+      continue;
+    }
+    // A block is final once its last slot is written; the prompt's last, part-filled block once the prompt is done.
+    const int end = sequence.computed + rows.count;
+    const int first_block = sequence.computed / kBlockTokens;
+    const int end_block = end == sequence.known() ? BlocksForTokens(end) : end / kBlockTokens;
+    if (end_block > first_block) {
+      sequence.request.hooks->OnLayerComputed(layer, first_block, end_block - first_block);
+    }
+  }
+}
+
+void Engine::FinishStep(const StepPlan& plan, TensorView<const float> logits) {
+  std::vector<Sequence*> sampled;
+  for (const StepPlan::Rows& rows : plan.rows) {
+    Sequence& sequence = *Find(rows.id);
+    const int in_prompt = std::max(0, std::min(sequence.computed + rows.count, sequence.prompt_tokens()) - sequence.computed);
+    prefilled_tokens_ += static_cast<std::uint64_t>(in_prompt);
+    sequence.computed += rows.count;
+    if (sequence.computed == sequence.known()) {
+      sampled.push_back(&sequence);
+    }
+  }
+  if (!sampled.empty()) {
+    SelectFor(sampled, logits);
+  }
+}
+
+void Engine::SelectFor(std::vector<Sequence*>& sequences, TensorView<const float> logits) {
+  std::vector<TokenSelection> selections;
+  for (const Sequence* sequence : sequences) {
+    selections.push_back(SelectionFor(*sequence));
+  }
+  std::vector<SelectedToken> selected(sequences.size());
+  const absl::Status together = backend_.SelectTokens({.logits = logits, .rows = selections, .selected = selected});
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    // One bad row must not fail the others: after a failure each is asked for by itself.
+    const absl::Status status =
+        together.ok() ? together
+                      : backend_.SelectTokens({.logits = logits.Rows(static_cast<int>(i), 1),
+                                               .rows = std::span(selections).subspan(i, 1),
+                                               .selected = std::span(selected).subspan(i, 1)});
+    if (!status.ok()) {
+      LogEvent(LogLevel::kError,
+               "sample.failed",
+               {{"request", sequences[i]->request.request_id}, {"status", status}});
+      End(*sequences[i], status);
+      continue;
+    }
+    ++decoded_tokens_;
+    AppendToken(*sequences[i], selected[i].token);
+  }
+}
+
+TokenSelection Engine::SelectionFor(const Sequence& sequence) const {
+  const SamplingParameters& sampling = sequence.request.sampling;
+  const bool may_stop = sequence.output_tokens() >= sequence.request.min_tokens;
+  return {.temperature = sampling.temperature,
+          .top_p = sampling.top_p,
+          .top_k = sampling.top_k,
+          .min_p = sampling.min_p,
+          .repetition_penalty = sampling.repetition_penalty,
+          .frequency_penalty = sampling.frequency_penalty,
+          .presence_penalty = sampling.presence_penalty,
+          .logit_bias = sampling.logit_bias,
+          .banned = may_stop ? std::span<const TokenId>() : std::span<const TokenId>(sequence.request.stop_tokens),
+          .history = sequence.tokens,
+          .prompt_tokens = sequence.prompt_tokens(),
+          .seed = sampling.seed,
+          .position = static_cast<std::uint64_t>(sequence.known())};
+}
+
+void Engine::Replace(Sequence& sequence, int valid_blocks) {
+  sequence.lease.Truncate(std::min(valid_blocks, sequence.lease.size()));
+  // At least one token is left to compute: the next one is sampled from it.
+  sequence.computed = std::min(sequence.lease.size() * kBlockTokens, sequence.known() - 1);
+  sequence.phase = SequencePhase::kWaiting;
+}
+
+void Engine::AppendToken(Sequence& sequence, TokenId token) {
+  if (sequence.output_tokens() == 0 && sequence.admitted.has_value() && !sequence.importing) {
+    sequence.end.prefill = options_.clock->Now() - *sequence.admitted;
+  }
+  sequence.tokens.push_back(token);
+  sequence.request.sink->OnToken(token);
+  const std::vector<TokenId>& stops = sequence.request.stop_tokens;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    End(sequence, absl::OkStatus(), FinishReason::kStop);
+  } else if (sequence.output_tokens() >= sequence.request.max_tokens) {
+    End(sequence, absl::OkStatus(), FinishReason::kLength);
+  } else if (sequence.request.kind == SequenceKind::kPrefillOnly) {
+    End(sequence, absl::OkStatus());
+  }
+}
+
+void Engine::End(Sequence& sequence, absl::Status status, FinishReason reason) {
+  if (sequence.ended) {
+    return;
+  }
+  sequence.ended = true;
+  sequence.lease.Release();
+  sequence.end.status = std::move(status);
+  sequence.end.reason = reason;
+  sequence.request.sink->OnEnd(sequence.end);
+  live_.fetch_sub(1);
+}
+
+void Engine::RemoveEnded() {
+  std::erase_if(sequences_, [](const auto& sequence) { return sequence->ended; });
+}
+
+void Engine::PublishLoad() {
+  EngineLoad load{.total_blocks = pool_.total(),
+                  .free_blocks = pool_.free(),
+                  .prefilled_tokens = prefilled_tokens_,
+                  .decoded_tokens = decoded_tokens_};
+  for (const auto& sequence : sequences_) {
+    (sequence->phase == SequencePhase::kWaiting ? load.waiting : load.running) += 1;
+  }
+  absl::MutexLock lock(&load_mutex_);
+  load_ = load;
+}
+
+}  // namespace baton

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/clock.h"
+#include "common/kv_layout.h"
+#include "common/mailbox.h"
+#include "engine/block_pool.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/transformer.h"
+#include "kernels/ops.h"
+#include "model/checkpoint.h"
+
+namespace baton {
+
+struct EngineOptions {
+  std::size_t kv_pool_bytes = std::size_t{2} << 30;
+  SchedulerLimits limits;
+  int max_waiting = 1024;  // submitted and not admitted; one more is refused
+  const Clock* clock = &Clock::System();
+};
+
+// Snapshot of an engine's pool and load.
+struct EngineLoad {
+  int total_blocks = 0;
+  int free_blocks = 0;
+  int waiting = 0;
+  int running = 0;  // admitted, importing ones included
+  std::uint64_t prefilled_tokens = 0;  // prompt tokens computed since start, recomputation included
+  std::uint64_t decoded_tokens = 0;    // tokens sampled since start
+};
+
+// Runs sequences of one model on one backend: one thread owns pool, sequences and scheduler, and makes a step at a time.
+//
+// A sequence's tokens depend on its request alone: not on what else runs, nor on whether its KV was computed here.
+//
+// Thread-safe: every method but Create posts to the engine thread. Sinks and hooks are called on that thread.
+class Engine {
+ public:
+  // Loads the weights, allocates the pool and starts the thread. RESOURCE_EXHAUSTED when the pool cannot be had or holds
+  // less than one block. Borrows both, which must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        const Checkpoint& checkpoint,
+                                                        Backend& backend);
+
+  // Ends every sequence with UNAVAILABLE. Every PinnedBlocks must be gone.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const EngineIdentity& identity() const { return identity_; }
+  std::byte* pool_base() const { return pool_memory_->data(); }
+  int pool_blocks() const { return pool_.total(); }
+
+  // INVALID_ARGUMENT for a request that no engine could run, RESOURCE_EXHAUSTED when the queue is full or the pool could
+  // never hold prompt and max_tokens; then the sink is not used.
+  absl::StatusOr<SequenceId> Submit(SequenceRequest request);
+
+  // Ends the sequence with `why` unless it has ended.
+  void Cancel(SequenceId id, absl::Status why);
+
+  // Import: the first token, sampled elsewhere. Emitted at once; may end the sequence.
+  void GiveFirstToken(SequenceId id, TokenId token);
+  // Import: all blocks of the prompt hold their final values. REQUIRES: the first token was given.
+  void Adopt(SequenceId id);
+  // Import: give up on the source. The first `valid_blocks` blocks keep their values, the others are replaced (a transport
+  // may still write to them) and computed here.
+  void ResumeLocally(SequenceId id, int valid_blocks);
+  // Import: another source will be tried. As ResumeLocally, but the blocks that are replaced come by a further OnAdmitted.
+  void RenewImport(SequenceId id, int valid_blocks);
+
+  void ReturnLease(BlockLease lease);
+
+  EngineLoad load() const;
+
+ private:
+  using Message = absl::AnyInvocable<void()>;
+  struct Sequence;
+
+  Engine(const EngineOptions& options,
+         const Checkpoint& checkpoint,
+         Backend& backend,
+         std::unique_ptr<Transformer> transformer,
+         std::unique_ptr<DeviceMemory> pool_memory,
+         const KvLayout& layout);
+
+  void Post(Message message);
+  void Run();
+  void HandleMessages();
+  bool HasWork() const;
+  void EndOverdue();
+  void Step();
+  void Apply(const StepPlan& plan);
+  void Admit(Sequence& sequence, int blocks);
+  void Compute(const StepPlan& plan);
+  ForwardBatch MakeBatch(const StepPlan& plan);
+  void ReportLayer(const StepPlan& plan, LayerIndex layer);
+  void FinishStep(const StepPlan& plan, TensorView<const float> logits);
+  void SelectFor(std::vector<Sequence*>& sequences, TensorView<const float> logits);
+  TokenSelection SelectionFor(const Sequence& sequence) const;
+  void Replace(Sequence& sequence, int valid_blocks);
+  void AppendToken(Sequence& sequence, TokenId token);
+  void End(Sequence& sequence, absl::Status status, FinishReason reason = FinishReason::kStop);
+  void RemoveEnded();
+  void PublishLoad();
+  Sequence* Find(SequenceId id);
+  void WithSequence(SequenceId id, absl::AnyInvocable<void(Sequence&)> action);
+
+  const EngineOptions options_;
+  const ModelConfig config_;
+  Backend& backend_;
+  const std::unique_ptr<Transformer> transformer_;
+  const std::unique_ptr<DeviceMemory> pool_memory_;
+  const KvPoolView pool_view_;
+  EngineIdentity identity_;
+
+  // Engine thread only.
+  BlockPool pool_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;  // oldest first
+  std::uint64_t prefilled_tokens_ = 0;
+  std::uint64_t decoded_tokens_ = 0;
+  bool idle_checked_ = true;
+
+  Mailbox<Message> mailbox_;
+  std::atomic<std::uint64_t> next_id_{1};
+  std::atomic<int> live_{0};  // submitted and not ended
+  mutable absl::Mutex load_mutex_;
+  EngineLoad load_ ABSL_GUARDED_BY(load_mutex_);
+  std::jthread thread_;
+};
+
+}  // namespace baton

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/strong_id.h"
+
+namespace baton {
+
+struct SchedulerLimits {
+  int max_batch_tokens = 256;  // rows of one step, decode and prefill together
+  int max_sequences = 64;      // admitted at once; at most max_batch_tokens
+};
+
+enum class SequencePhase {
+  kWaiting,    // not admitted, or preempted
+  kImporting,  // admitted; its KV is on the way
+  kRunning,    // admitted; has tokens to compute
+};
+
+// What the scheduler needs to know of one sequence.
+struct SequenceView {
+  SequenceId id;
+  SequencePhase phase = SequencePhase::kWaiting;
+  int tokens = 0;            // prompt and output so far
+  int computed = 0;          // of these, in the KV pool; less than tokens
+  int blocks = 0;            // held
+  bool preemptible = false;  // may lose its blocks and be recomputed
+  bool imports = false;      // waiting: its KV comes from elsewhere, so admission gives it blocks and no rows
+};
+
+// One step of the engine, in the order in which it is carried out.
+struct StepPlan {
+  struct Blocks {
+    SequenceId id;
+    int count = 0;  // to lease
+  };
+  struct Rows {
+    SequenceId id;
+    int count = 0;  // tokens [computed, computed + count) are computed
+  };
+
+  std::vector<SequenceId> preempt;  // lose all blocks and wait again
+  std::vector<Blocks> grow;         // running, need one more block for their next token
+  std::vector<Blocks> admit;        // leave the queue with the blocks of all tokens known so far
+  std::vector<Rows> rows;           // at most max_batch_tokens in all
+};
+
+// Chooses the next step from the state alone; pure.
+//
+// `sequences` come oldest first. Decode rows (one token left to compute) go first, so that a running stream waits for at
+// most one step whatever prompts arrive; prefill chunks share what is left of the budget, oldest first. Admission is first
+// come, first served, when the blocks of all known tokens are free and one block for each admitted sequence stays over.
+// A decode row without a block preempts the newest preemptible sequence that is newer than itself, so the oldest always
+// progresses; with none newer it sits the step out. When nothing at all is admitted, waiting sequences that kept blocks
+// give them up, newest first, for the one at the head of the queue.
+StepPlan PlanStep(const SchedulerLimits& limits, int free_blocks, std::span<const SequenceView> sequences);
+
+}  // namespace baton
