@@ -42,8 +42,6 @@ PinnedBlocks::~PinnedBlocks() {
   }
 }
 
-int BlocksForTokens(int tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
-
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        const Checkpoint& checkpoint,
                                                        Backend& backend) {

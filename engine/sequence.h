@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/block_hash.h"
 #include "common/clock.h"
 #include "common/strong_id.h"
 #include "engine/block_pool.h"
@@ -98,7 +99,7 @@ struct SequenceRequest {
   std::shared_ptr<HandoffHooks> hooks;   // shared for the same reason; null for kGenerate
 };
 
-// Tokens that `blocks` whole blocks hold, and blocks that `tokens` tokens need.
-int BlocksForTokens(int tokens);
+// Blocks that `tokens` tokens need.
+constexpr int BlocksForTokens(int tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
 }  // namespace baton
