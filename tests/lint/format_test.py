@@ -1,4 +1,7 @@
-"""clang-format 14 would change nothing. Exits 77 (skipped, as ctest shows) where version 14 is not installed."""
+"""clang-format 14 would change nothing.
+
+Exits 77, which ctest shows as skipped, where version 14 is not installed.
+"""
 
 import shutil
 import subprocess

@@ -30,7 +30,8 @@ MAY_INCLUDE = {
 # Headers that cost much or tie to a library, and the files that may name them.
 ADAPTERS = [
     ("gRPC", re.compile(r"^(grpc|grpcpp|grpc\+\+)/|\.grpc\.pb\.h$"),
-     re.compile(r"^(proto|bench|tests)/|(^|/)main\.cc$|/[^/]*(service|client|reactor|server)[^/]*$")),
+     re.compile(r"^(proto|bench|tests)/|(^|/)main\.cc$|"
+                r"/[^/]*(service|client|reactor|server)[^/]*$")),
     ("UCX", re.compile(r"^(ucp|uct|ucs|ucm)/"),
      re.compile(r"^kvtransfer/ucx/|^bench/|^tests/kvtransfer/")),
     ("CUDA", re.compile(r"^(cuda|cublas|nv)[^/]*\.h$"),

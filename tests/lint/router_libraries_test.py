@@ -39,7 +39,8 @@ def main() -> None:
     for archive in archives:
         shared = sorted(functions(archive) & own)
         if shared:
-            problems.append(f"{router} holds {len(shared)} functions of {archive}, {shared[0]} among them")
+            problems.append(f"{router} holds {len(shared)} functions of {archive}, "
+                            f"{shared[0]} among them")
     source_tree.finish(problems, "libraries of the router")
 
 

@@ -1,6 +1,6 @@
 """Rules that a search through the sources can hold.
 
-Argument: printing (no printing in libraries), sleeps (none in tests), machine_paths (none anywhere).
+Argument: printing (none in libraries), sleeps (none in tests) or machine_paths (none anywhere).
 """
 
 import re
@@ -14,12 +14,13 @@ PRINTING = re.compile(r"\b(?:printf|fprintf|vprintf|vfprintf|puts|fputs|putchar)
                       r"\bstd::(?:cout|cerr|clog)\b")
 MAY_PRINT = re.compile(r"(^|/)main\.cc$|^(client|tools|bench|tests)/|^common/(check|flags)\.cc$")
 
-# A test waits for a condition with a deadline. The one helper that polls is tests/support/wait_until.h.
+# A test waits for a condition with a deadline. The one helper that polls is in tests/support.
 SLEEPING = re.compile(r"\b(?:sleep_for|sleep_until|usleep|nanosleep|SleepFor|sleep)\s*\(")
 MAY_SLEEP = re.compile(r"^tests/support/wait_until\.(h|cc|py)$|^tests/lint/")
 
 # Put together here so that this file does not break its own rule.
-MACHINE_PATH = re.compile("(?<![\\w.])/(?:" + "|".join(["work", "root", "tmp/w", "home/[a-z]"]) + ")/")
+FOLDERS = ["work", "root", "tmp/w", "home/[a-z]+"]
+MACHINE_PATH = re.compile("(?<![\\w.])/(?:" + "|".join(FOLDERS) + ")/")
 TEXT_SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".json",
                  ".proto", ".yaml", ".toml")
 
@@ -37,7 +38,7 @@ def sleeps() -> list[str]:
             continue
         is_cpp = path.suffix in source_tree.CPP_SUFFIXES
         lines = source_tree.code_lines(path) if is_cpp else source_tree.lines(path)
-        problems += [f"{path}:{number}: sleeps; wait for a condition with a deadline: {line.strip()}"
+        problems += [f"{path}:{number}: sleeps, and does not wait for a condition: {line.strip()}"
                      for number, line in lines if SLEEPING.search(line)]
     return problems
 

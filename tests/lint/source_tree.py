@@ -14,12 +14,13 @@ _NOT_CODE = re.compile(r'''R"(?P<d>[^(\s]*)\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|''
 
 
 def files(*suffixes: str) -> list[pathlib.Path]:
-    """All files with one of the suffixes, sorted, relative to ROOT; no build trees, nothing hidden."""
+    """Files with one of the suffixes, sorted, relative to ROOT; no build trees, nothing hidden."""
     found = []
     for path in ROOT.rglob("*"):
         relative = path.relative_to(ROOT)
         hidden = any(part.startswith(".") for part in relative.parts)
-        if not hidden and relative.parts[0] != "build" and path.suffix in suffixes and path.is_file():
+        ours = not hidden and relative.parts[0] != "build"
+        if ours and path.suffix in suffixes and path.is_file():
             found.append(relative)
     return sorted(found)
 
