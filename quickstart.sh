@@ -80,6 +80,7 @@ fail_with_log() {
 start() {
   local role="$1" deadline=$((SECONDS + READY_SECONDS))
   shift
+  : >"$work/$role.out"
   # Ctrl-C reaches this script only; it stops the servers in order.
   setsid "$PROGRAMS/baton-$role" "$@" >"$work/$role.out" 2>"$work/$role.log" </dev/null &
   pid_of[$role]=$!
@@ -103,13 +104,14 @@ complete() {
   "$SYSTEM_PYTHON" scripts/show_response.py "$work/response.json"
 }
 
+# Before the long part; the router would notice too, but only after it.
+if [[ $port -ne 0 ]] && port_is_taken "$port"; then
+  fail "port $port on 127.0.0.1 is taken; give another one with --port N"
+fi
 scripts/install_packages.sh
 scripts/build.sh release baton baton-router baton-prefill baton-decode
 scripts/fetch_model.sh
 
-if [[ $port -ne 0 ]] && port_is_taken "$port"; then
-  fail "port $port on 127.0.0.1 is taken; give another one with --port N"
-fi
 step "start: one decode worker, one prefill worker, the router"
 start decode
 start prefill
