@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/sha256.h"
 #include "common/strong_id.h"
@@ -45,27 +47,36 @@ class Tokenizer {
 
   // The number of ids, V of the model; every id Encode gives is below it.
   int vocabulary() const { return static_cast<int>(bytes_.size()); }
-  TokenId bos() const { return data_.bos; }
-  TokenId eos() const { return data_.eos; }
+  TokenId bos() const { return bos_; }
+  TokenId eos() const { return eos_; }
   // True for every token with which the model ends its turn, eos() among them.
   bool IsEndOfSequence(TokenId id) const;
+
+  // The control token that is written `text`.
+  std::optional<TokenId> FindControl(std::string_view text) const;
 
   // DESIGN.md section 3, "Block identity": SHA-256 over token strings, merges and special flags in order. The same
   // tokenizer read from GGUF and from tokenizer.json has the same fingerprint.
   const Digest& fingerprint() const { return fingerprint_; }
 
  private:
-  explicit Tokenizer(TokenizerData data);
+  Tokenizer(TokenizerData data,
+            std::vector<std::string> bytes,
+            std::unique_ptr<const MergeTable> merges);
 
-  void EncodePlain(std::string_view text, std::vector<TokenId>& ids) const;
+  // Appends the ids of a text in which no added token is looked for.
+  absl::Status EncodePlain(std::string_view text, std::vector<TokenId>& ids) const;
 
-  const TokenizerData data_;
-  std::vector<std::string> bytes_;                     // by id
-  std::unique_ptr<PreTokenizer> pre_tokenizer_;
-  std::unique_ptr<MergeTable> merges_;
-  std::unique_ptr<AddedTokenMatcher> always_matched_;  // user-defined tokens
-  std::unique_ptr<AddedTokenMatcher> special_matched_; // user-defined and control tokens
-  Digest fingerprint_{};
+  std::vector<std::string> bytes_;  // by id
+  std::vector<TokenKind> kinds_;    // by id
+  TokenId bos_;
+  TokenId eos_;
+  std::vector<TokenId> ends_;  // eos_ among them
+  std::unique_ptr<const PreTokenizer> pre_tokenizer_;
+  std::unique_ptr<const MergeTable> merges_;
+  std::unique_ptr<const AddedTokenMatcher> plain_matcher_;    // user-defined tokens
+  std::unique_ptr<const AddedTokenMatcher> special_matcher_;  // user-defined and control tokens
+  Digest fingerprint_;
 };
 
 }  // namespace baton
