@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "baton/v1/completions.grpc.pb.h"
 #include "frontend/drain_target.h"
 #include "frontend/generator.h"
@@ -15,6 +16,8 @@
 
 namespace baton {
 
+class CompletionSession;
+class CompletionSink;
 class RequestValidator;
 class RunningRequests;
 class TimerThread;
@@ -73,11 +76,16 @@ class CompletionsService final : public v1::Completions::CallbackService, public
                                        v1::ListModelsResponse* response) override;
 
  private:
+  // The session of a request that may run, or why it may not.
+  absl::StatusOr<std::shared_ptr<CompletionSession>> Admit(const grpc::CallbackServerContext& context,
+                                                           const v1::CompleteRequest& request,
+                                                           CompletionSink& sink);
+
   const Checkpoint& checkpoint_;
   Generator& generator_;
   const CompletionsOptions options_;
   const std::unique_ptr<RequestValidator> validator_;
-  const std::unique_ptr<RunningRequests> running_;
+  const std::shared_ptr<RunningRequests> running_;  // shared with sessions that a generator may keep longer
   const std::unique_ptr<TimerThread> timer_;
 };
 

@@ -1,0 +1,100 @@
+#include "frontend/server_flags.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace baton {
+namespace {
+
+absl::Status CheckListen(ServerKind kind, const ServerFlags& settings) {
+  if (const absl::Status status = CheckHostPort(settings.listen); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen: ", std::string(status.message())));
+  }
+  const auto is_wildcard = [](const std::string& host) {
+    return host == "0.0.0.0" || host == "[::]" || host == "::" || host == "*";
+  };
+  if (is_wildcard(settings.advertise_host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--advertise-host: \"", settings.advertise_host, "\" is no address that others can reach"));
+  }
+  const std::string host = settings.listen.substr(0, settings.listen.rfind(':'));
+  if (kind == ServerKind::kWorker && is_wildcard(host) && settings.advertise_host.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--advertise-host: is needed when --listen is the wildcard ", host,
+        ": say under which name or address others reach this machine"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string DefaultCacheFolder(const char* home) {
+  return absl::StrCat(home == nullptr ? "." : home, "/.cache/baton");
+}
+
+void RefuseForNow(Flags& flags, std::string name, std::string* target) {
+  flags.Text(name, target, "comes with a later version; a value is refused");
+  flags.Check([name = std::move(name), target] {
+    if (target->empty()) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", name, ": is not in this version; leave it out"));
+  });
+}
+
+void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
+  if (settings.listen.empty()) {
+    settings.listen = kind == ServerKind::kRouter ? "127.0.0.1:8000" : "127.0.0.1:0";
+  }
+  flags.Text("listen", &settings.listen, "host:port for gRPC; port 0 takes a free one");
+  if (kind == ServerKind::kWorker) {
+    flags.Text("advertise-host", &settings.advertise_host,
+               "host that peers and routers are told; empty: that of --listen");
+  }
+  flags.Text("model", &settings.model,
+             "GGUF file, Hugging Face directory, or a name in <cache>/models; empty: the example model");
+  flags.Text("cache", &settings.cache, "folder that holds models/");
+  flags.Choice("log-level", &settings.log_level, {"debug", "info", "warn", "error"},
+               "least level that is logged");
+  flags.Choice("log-format", &settings.log_format, {"text", "json"}, "form of a log line");
+  flags.Text("tls-cert", &settings.tls.certificate, "PEM certificate chain of this server");
+  flags.Text("tls-key", &settings.tls.key, "PEM key of --tls-cert");
+  flags.Text("tls-ca", &settings.tls.authority,
+             "PEM authorities; clients must then show a certificate of one of them");
+  flags.Integer("drain-grace-ms", &settings.drain_grace_ms, 0, 86'400'000,
+                "time for running requests after SIGTERM; then they end with UNAVAILABLE and the exit code is 3");
+  RefuseForNow(flags, "zone", &settings.zone);
+  RefuseForNow(flags, "metrics-listen", &settings.metrics_listen);
+  RefuseForNow(flags, "trace-file", &settings.trace_file);
+  if (kind == ServerKind::kRouter) {
+    RefuseForNow(flags, "http-listen", &settings.http_listen);
+  }
+  flags.Check([kind, &settings]() -> absl::Status {
+    RETURN_IF_ERROR(CheckListen(kind, settings));
+    return CheckTlsFiles(settings.tls, /*server=*/true);
+  });
+}
+
+LogOptions MakeLogOptions(const ServerFlags& settings, std::string component) {
+  LogOptions options{.component = std::move(component)};
+  // The flag's own check has refused every other word.
+  if (!ParseLogLevel(settings.log_level, &options.level).ok()) {
+    options.level = LogLevel::kInfo;
+  }
+  options.format = settings.log_format == "json" ? LogFormat::kJson : LogFormat::kText;
+  return options;
+}
+
+GrpcServerOptions MakeGrpcServerOptions(const ServerFlags& settings, std::string role) {
+  return {.role = std::move(role),
+          .listen = settings.listen,
+          .advertise_host = settings.advertise_host,
+          .tls = settings.tls,
+          .drain_grace = std::chrono::milliseconds(settings.drain_grace_ms)};
+}
+
+}  // namespace baton
