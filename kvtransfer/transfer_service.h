@@ -37,7 +37,8 @@ class TransferService {
   const std::string& address() const;
 
   // Prefill side. INVALID_ARGUMENT for blocks outside the pool, RESOURCE_EXHAUSTED when too much waits, UNAVAILABLE after
-  // Stop: then neither pin nor sink is used. An id that is open or has ended here ends the new offer with kFailed.
+  // Stop: then neither pin nor sink is used. The new offer ends at once with kFailed when the id is open and with kCancelled when
+  // it has ended here, which is how a cancellation that overtook its offer takes effect.
   absl::Status Offer(OfferRequest request);
   // From the engine thread: costs well under a microsecond, wake-ups are coalesced. Ranges may come in any order and may
   // overlap; an unknown or ended handoff is ignored.

@@ -1,0 +1,529 @@
+#include "kvtransfer/handoff_server.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/crc32c.h"
+#include "common/log.h"
+
+namespace baton {
+namespace {
+
+constexpr std::size_t kRememberedEnds = 4096;
+
+using State = PrefillHandoffState;
+
+void MustMove(State& state, State next) {
+  // The callers below have checked that the step is legal.
+  const absl::Status moved = Transition(state, next);
+  if (!moved.ok()) {
+    LogEvent(LogLevel::kError, "handoff.illegal_transition", {{"why", moved}});
+  }
+}
+
+}  // namespace
+
+HandoffServer::HandoffServer(const TransferOptions& options,
+                             ConnectionTable& connections,
+                             TransferStats& stats)
+    : options_(options), connections_(connections), stats_(stats) {}
+
+void HandoffServer::Offer(OfferRequest request) {
+  const HandoffId id = request.id;
+  if (offers_.contains(id) || over_.contains(id)) {
+    const absl::Status why =
+        over_.contains(id) ? absl::CancelledError(absl::StrCat("handoff ", id.ToString(), " is over"))
+                           : absl::AlreadyExistsError(absl::StrCat("handoff ", id.ToString(), " is open"));
+    request.pin.reset();
+    request.sink->OnEnd(id, over_.contains(id) ? State::kCancelled : State::kFailed, why, {});
+    return;
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->request = std::move(request);
+  entry->ready.resize(entry->request.blocks.size());
+  entry->unsent.resize(entry->request.blocks.size());
+  entry->lease_deadline = Now() + options_.times.lease;
+  MustMove(entry->state, State::kComputing);
+  Entry& added = *entry;
+  offers_[id] = std::move(entry);
+  turns_.push_back(id);
+  ++stats_.offers;
+
+  if (const auto parked = parked_.find(id); parked != parked_.end()) {
+    const Parked waiting = std::move(parked->second);
+    parked_.erase(parked);
+    stats_.parked_fetches = static_cast<int>(parked_.size());
+    connections_.RemoveHandoff(waiting.peer);
+    Connection* connection = connections_.Find(waiting.peer);
+    if (connection != nullptr) {
+      if (const std::optional<DropReason> dropped = Serve(added, *connection, waiting.fetch)) {
+        ++stats_.dropped[static_cast<std::size_t>(*dropped)];
+      }
+    }
+  }
+}
+
+void HandoffServer::MarkReady(HandoffId id, const ReadyRange& range) {
+  Entry* entry = FindOpen(id);
+  if (entry == nullptr) {
+    return;
+  }
+  const int blocks = static_cast<int>(entry->ready.size());
+  BATON_CHECK(range.first_block >= 0 && range.block_count >= 0 &&
+              range.block_count <= blocks - range.first_block && range.first_layer >= 0 &&
+              range.layer_count >= 0 &&
+              range.layer_count <= options_.pool.layout.layers - range.first_layer);
+  const LayerSet layers({range.first_layer, range.layer_count});
+  for (int block = range.first_block; block < range.first_block + range.block_count; ++block) {
+    const auto i = static_cast<std::size_t>(block);
+    entry->sendable_pieces += ((layers - entry->ready[i]) & entry->unsent[i]).Count();
+    entry->ready[i] |= layers;
+  }
+}
+
+void HandoffServer::FinishComputing(HandoffId id) {
+  Entry* entry = FindOpen(id);
+  if (entry != nullptr && entry->state == State::kComputing) {
+    MustMove(entry->state, State::kServing);
+    SayCompleteIfAllSent(*entry);
+  }
+}
+
+void HandoffServer::Withdraw(HandoffId id, const absl::Status& why) {
+  if (Entry* entry = FindOpen(id)) {
+    if (entry->reader) {
+      SayError(*entry->reader, id, entry->request.epoch, why);
+    }
+    End(*entry, absl::IsCancelled(why) ? State::kCancelled : State::kFailed, why);
+  }
+}
+
+std::optional<DropReason> HandoffServer::OnFetch(Connection& connection, const wire::Fetch& fetch) {
+  const auto found = offers_.find(fetch.handoff);
+  if (over_.contains(fetch.handoff) || (found != offers_.end() && found->second->ended())) {
+    SayError(connection.peer, fetch.handoff, fetch.epoch, absl::AbortedError("handoff is over"));
+    return DropReason::kUnknownHandoff;
+  }
+  return found == offers_.end() ? Park(connection, fetch) : Serve(*found->second, connection, fetch);
+}
+
+std::optional<DropReason> HandoffServer::OnAck(const Connection& connection, const wire::Ack& ack) {
+  Entry* entry = FindOpen(ack.handoff);
+  if (entry == nullptr) {
+    return DropReason::kUnknownHandoff;
+  }
+  if (const auto refused = Admit(*entry, connection, ack.epoch)) {
+    return refused;
+  }
+  if (entry->unsent_pieces > 0 || entry->round_messages == 0) {
+    return DropReason::kUnexpected;
+  }
+  // The peer has all it wanted; that the engine or our own last report is behind changes nothing for the handoff.
+  if (entry->state == State::kComputing) {
+    MustMove(entry->state, State::kServing);
+  }
+  if (entry->state == State::kServing) {
+    MustMove(entry->state, State::kServed);
+  }
+  End(*entry, State::kReleased, absl::OkStatus());
+  return std::nullopt;
+}
+
+std::optional<DropReason> HandoffServer::OnCancel(const Connection& connection, const wire::Cancel& cancel) {
+  if (const auto parked = parked_.find(cancel.handoff); parked != parked_.end()) {
+    if (parked->second.peer != connection.peer) {
+      return DropReason::kWrongPeer;
+    }
+    parked_.erase(parked);
+    stats_.parked_fetches = static_cast<int>(parked_.size());
+    connections_.RemoveHandoff(connection.peer);
+    Remember(cancel.handoff);
+    return std::nullopt;
+  }
+  Entry* entry = FindOpen(cancel.handoff);
+  if (entry == nullptr) {
+    if (!offers_.contains(cancel.handoff)) {
+      Remember(cancel.handoff);  // its offer may be on the way
+    }
+    return DropReason::kUnknownHandoff;
+  }
+  if (const auto refused = Admit(*entry, connection, cancel.epoch)) {
+    return refused;
+  }
+  End(*entry, State::kCancelled,
+      absl::CancelledError(absl::StrCat("decode side cancelled with code ", cancel.code)));
+  return std::nullopt;
+}
+
+void HandoffServer::OnRenewals(const Connection& connection, const std::vector<HandoffId>& leases) {
+  const TimePoint deadline = Now() + options_.times.lease;
+  for (const HandoffId& id : leases) {
+    Entry* entry = FindOpen(id);
+    if (entry != nullptr && entry->request.peer == connection.instance) {
+      entry->lease_deadline = deadline;
+    }
+  }
+}
+
+bool HandoffServer::OnSent(PeerId peer, TransferToken token, const absl::Status& status) {
+  const auto found = in_flight_.find(token);
+  if (found == in_flight_.end()) {
+    return false;
+  }
+  const InFlight sent = found->second;
+  in_flight_.erase(found);
+  connections_.DataSent(peer);
+  Entry& entry = *offers_.at(sent.handoff);
+  --entry.messages_in_flight;
+  entry.bytes_in_flight -= sent.bytes;
+  if (entry.ended()) {
+    FinishIfLetGo(sent.handoff);
+  } else if (!status.ok() && connections_.Find(peer) != nullptr) {
+    connections_.Close(peer, status);
+  } else {
+    SayCompleteIfAllSent(entry);
+  }
+  return true;
+}
+
+void HandoffServer::OnLost(PeerId peer) {
+  for (auto& [id, entry] : offers_) {
+    if (entry->reader == peer) {
+      Unbind(*entry);
+    }
+  }
+  absl::erase_if(parked_, [&](const auto& parked) { return parked.second.peer == peer; });
+  stats_.parked_fetches = static_cast<int>(parked_.size());
+}
+
+bool HandoffServer::Pump() {
+  bool any = false;
+  // A turn is one message, so that a long prompt does not hold up the others.
+  for (std::size_t idle_turns = 0; idle_turns < turns_.size();) {
+    const HandoffId id = turns_.front();
+    turns_.pop_front();
+    Entry* entry = FindOpen(id);
+    if (entry == nullptr) {
+      continue;
+    }
+    turns_.push_back(id);
+    const bool sent = SendNext(*entry);
+    idle_turns = sent ? 0 : idle_turns + 1;
+    any = any || sent;
+  }
+  return any;
+}
+
+void HandoffServer::Tick(TimePoint now) {
+  std::vector<HandoffId> expired;
+  for (auto& [id, entry] : offers_) {
+    if (!entry->ended() && now >= entry->lease_deadline) {
+      expired.push_back(id);
+    } else if (entry->ended() && now >= entry->let_go_deadline && entry->reader) {
+      connections_.Close(*entry->reader, absl::UnavailableError("peer does not take what it asked for"));
+    }
+  }
+  for (const HandoffId& id : expired) {
+    Entry& entry = *offers_.at(id);
+    const absl::Status why = absl::AbortedError("lease expired");
+    LogEvent(LogLevel::kWarn, "handoff.expired",
+             {{"handoff", id.ToString()}, {"state", ToString(entry.state)}});
+    if (entry.reader) {
+      SayError(*entry.reader, id, entry.request.epoch, why);
+    }
+    End(entry, State::kExpired, why);
+  }
+}
+
+void HandoffServer::EndAll(const absl::Status& why) {
+  std::vector<HandoffId> open;
+  for (const auto& [id, entry] : offers_) {
+    open.push_back(id);
+  }
+  for (const HandoffId& id : open) {
+    Withdraw(id, why);
+  }
+  for (const auto& [id, parked] : parked_) {
+    SayError(parked.peer, id, parked.fetch.epoch, why);
+    connections_.RemoveHandoff(parked.peer);
+  }
+  parked_.clear();
+  stats_.parked_fetches = 0;
+}
+
+void HandoffServer::FinishAll() {
+  in_flight_.clear();
+  std::vector<HandoffId> ended;
+  for (auto& [id, entry] : offers_) {
+    entry->messages_in_flight = 0;
+    ended.push_back(id);
+  }
+  for (const HandoffId& id : ended) {
+    FinishIfLetGo(id);
+  }
+}
+
+HandoffServer::Entry* HandoffServer::FindOpen(HandoffId id) {
+  const auto found = offers_.find(id);
+  return found == offers_.end() || found->second->ended() ? nullptr : found->second.get();
+}
+
+std::optional<DropReason> HandoffServer::Admit(const Entry& entry,
+                                               const Connection& connection,
+                                               std::uint64_t epoch) const {
+  if (epoch != entry.request.epoch) {
+    return DropReason::kWrongEpoch;
+  }
+  if (connection.instance != entry.request.peer) {
+    return DropReason::kWrongPeer;
+  }
+  return std::nullopt;
+}
+
+std::optional<DropReason> HandoffServer::Park(Connection& connection, const wire::Fetch& fetch) {
+  if (parked_.contains(fetch.handoff)) {
+    return DropReason::kReplayed;
+  }
+  if (parked_.size() >= options_.parked_fetches) {
+    SayError(connection.peer, fetch.handoff, fetch.epoch,
+             absl::ResourceExhaustedError("too many fetches wait for their offer"));
+    return DropReason::kUnexpected;
+  }
+  parked_[fetch.handoff] = {.peer = connection.peer, .fetch = fetch};
+  stats_.parked_fetches = static_cast<int>(parked_.size());
+  connections_.AddHandoff(connection);
+  return std::nullopt;
+}
+
+std::optional<DropReason> HandoffServer::CheckFetch(const Entry& entry, const wire::Fetch& fetch) const {
+  const auto layers = static_cast<std::uint32_t>(options_.pool.layout.layers);
+  if (fetch.layer_count == 0 || std::uint32_t{fetch.first_layer} + fetch.layer_count > layers) {
+    return DropReason::kBadLayers;
+  }
+  std::uint64_t end = 0;  // runs ascend and do not touch an earlier one, so no block is asked for twice
+  for (const wire::BlockRun& run : fetch.blocks) {
+    if (run.count == 0 || run.first < end || std::uint64_t{run.first} + run.count > entry.ready.size()) {
+      return DropReason::kBadBlocks;
+    }
+    end = std::uint64_t{run.first} + run.count;
+  }
+  return fetch.blocks.empty() ? std::optional(DropReason::kBadBlocks) : std::nullopt;
+}
+
+std::optional<DropReason> HandoffServer::Serve(Entry& entry, Connection& connection, const wire::Fetch& fetch) {
+  if (const auto refused = Admit(entry, connection, fetch.epoch)) {
+    if (*refused == DropReason::kWrongEpoch) {
+      SayError(connection.peer, fetch.handoff, fetch.epoch,
+               absl::AbortedError(absl::StrCat("epoch ", fetch.epoch, " is over")));
+    }
+    return refused;
+  }
+  if (entry.reader == connection.peer && fetch.round <= entry.fetch.round) {
+    return DropReason::kReplayed;
+  }
+  if (const auto refused = CheckFetch(entry, fetch)) {
+    SayError(connection.peer, fetch.handoff, fetch.epoch,
+             absl::InvalidArgumentError("fetch names blocks or layers that are not offered"));
+    return refused;
+  }
+  Unbind(entry);
+  entry.reader = connection.peer;
+  entry.fetch = fetch;
+  entry.lease_deadline = Now() + options_.times.lease;
+  const LayerSet layers({fetch.first_layer, fetch.layer_count});
+  for (const wire::BlockRun& run : fetch.blocks) {
+    for (std::uint32_t block = run.first; block < run.first + run.count; ++block) {
+      entry.unsent[block] = layers;
+      entry.unsent_pieces += fetch.layer_count;
+      entry.sendable_pieces += (layers & entry.ready[block]).Count();
+    }
+    entry.stats.blocks_wanted += static_cast<int>(run.count);
+  }
+  connections_.AddHandoff(connection);
+  if (entry.state == State::kServed) {
+    MustMove(entry.state, State::kServing);
+  }
+  return std::nullopt;
+}
+
+// Forgets the standing fetch; the offer waits for another one until its lease ends.
+void HandoffServer::Unbind(Entry& entry) {
+  if (entry.reader) {
+    connections_.RemoveHandoff(*entry.reader);
+  }
+  entry.reader.reset();
+  entry.fetch = {};
+  std::fill(entry.unsent.begin(), entry.unsent.end(), LayerSet());
+  entry.unsent_pieces = 0;
+  entry.sendable_pieces = 0;
+  entry.round_messages = 0;
+  entry.round_bytes = 0;
+  entry.complete_said = false;
+  entry.stats.blocks_wanted = 0;
+}
+
+// The lowest run of layers that the first block with anything to send has, and every later block that has it too.
+HandoffServer::Selection HandoffServer::Select(const Entry& entry) const {
+  const std::size_t layer_bytes = options_.pool.layout.layer_bytes;
+  Selection selection;
+  LayerSet run;
+  for (std::size_t block = 0; block < entry.unsent.size(); ++block) {
+    const LayerSet sendable = entry.unsent[block] & entry.ready[block];
+    if (sendable.empty()) {
+      continue;
+    }
+    if (selection.blocks.empty()) {
+      selection.layers = sendable.FirstRun();
+      const auto most = static_cast<int>(std::max<std::size_t>(1, options_.message_bytes / layer_bytes));
+      selection.layers.count = std::min(selection.layers.count, most);
+      run = LayerSet(selection.layers);
+    } else if (!sendable.Contains(run)) {
+      continue;
+    }
+    const std::size_t piece_bytes = layer_bytes * static_cast<std::size_t>(selection.layers.count);
+    if (!selection.blocks.empty() && (selection.bytes + piece_bytes > options_.message_bytes ||
+                                      selection.blocks.size() == wire::kMaxDataBlocks)) {
+      break;
+    }
+    selection.blocks.push_back(static_cast<std::uint32_t>(block));
+    selection.bytes += piece_bytes;
+  }
+  return selection;
+}
+
+bool HandoffServer::MaySend(const Entry& entry, const Connection& connection, const Selection& selection) const {
+  if (connection.data_in_flight >= options_.messages_in_flight) {
+    return false;
+  }
+  if (entry.messages_in_flight == 0) {
+    return true;
+  }
+  // While messages are under way and more is being computed, small ones wait to become bigger.
+  const bool big_enough = entry.state != State::kComputing || selection.bytes * 2 >= options_.message_bytes ||
+                          selection.blocks.size() == wire::kMaxDataBlocks;
+  const std::uint64_t credit = std::min<std::uint64_t>(entry.fetch.credit_bytes, options_.credit_bytes);
+  return big_enough && entry.bytes_in_flight + selection.bytes <= credit;
+}
+
+bool HandoffServer::SendNext(Entry& entry) {
+  if (entry.sendable_pieces == 0 || !entry.reader) {
+    return false;
+  }
+  Connection* connection = connections_.Find(*entry.reader);
+  if (connection == nullptr || connection->data_in_flight >= options_.messages_in_flight) {
+    return false;
+  }
+  Selection selection = Select(entry);
+  if (!MaySend(entry, *connection, selection)) {
+    return false;
+  }
+
+  const KvLayout& layout = options_.pool.layout;
+  const std::size_t piece_bytes = layout.layer_bytes * static_cast<std::size_t>(selection.layers.count);
+  OutgoingMessage message;
+  message.payload.reserve(selection.blocks.size());
+  std::uint32_t crc = 0;
+  for (const std::uint32_t block : selection.blocks) {
+    const std::byte* piece = options_.pool.base +
+                             entry.request.blocks[block].value() * layout.block_bytes() +
+                             static_cast<std::size_t>(selection.layers.first) * layout.layer_bytes;
+    message.payload.emplace_back(piece, piece_bytes);
+    crc = Crc32c({reinterpret_cast<const char*>(piece), piece_bytes}, crc);
+  }
+  message.token = TransferToken(next_token_);
+  next_token_ += 2;
+  const TransferToken token = message.token;
+  const int pieces = selection.layers.count * static_cast<int>(selection.blocks.size());
+  const LayerSet run(selection.layers);
+  for (const std::uint32_t block : selection.blocks) {
+    entry.unsent[block] -= run;
+  }
+  message.header = wire::Encode(wire::Data{.handoff = entry.request.id,
+                                           .epoch = entry.request.epoch,
+                                           .round = entry.fetch.round,
+                                           .sequence = entry.round_messages,
+                                           .first_layer = static_cast<std::uint16_t>(selection.layers.first),
+                                           .layer_count = static_cast<std::uint16_t>(selection.layers.count),
+                                           .crc32c = crc,
+                                           .blocks = std::move(selection.blocks)});
+  if (!connections_.SendData(*connection, std::move(message)).ok()) {
+    return false;  // the connection is lost, and the offer will be unbound
+  }
+  in_flight_[token] = {.handoff = entry.request.id, .bytes = selection.bytes};
+  entry.unsent_pieces -= pieces;
+  entry.sendable_pieces -= pieces;
+  ++entry.messages_in_flight;
+  entry.bytes_in_flight += selection.bytes;
+  ++entry.round_messages;
+  entry.round_bytes += selection.bytes;
+  ++entry.stats.messages_sent;
+  entry.stats.bytes_sent += selection.bytes;
+  ++stats_.messages_sent;
+  stats_.bytes_sent += selection.bytes;
+  return true;
+}
+
+void HandoffServer::SayCompleteIfAllSent(Entry& entry) {
+  if (entry.state != State::kServing || !entry.reader || entry.complete_said || entry.unsent_pieces > 0 ||
+      entry.messages_in_flight > 0) {
+    return;
+  }
+  entry.complete_said = true;
+  MustMove(entry.state, State::kServed);
+  connections_.SendControl(*entry.reader, wire::Complete{.handoff = entry.request.id,
+                                                         .epoch = entry.request.epoch,
+                                                         .round = entry.fetch.round,
+                                                         .messages = entry.round_messages,
+                                                         .bytes = entry.round_bytes});
+}
+
+void HandoffServer::SayError(PeerId peer, HandoffId id, std::uint64_t epoch, const absl::Status& why) {
+  connections_.SendControl(peer, wire::Error{.handoff = id,
+                                             .epoch = epoch,
+                                             .code = static_cast<std::uint16_t>(why.code()),
+                                             .text = std::string(why.message()).substr(0, wire::kMaxErrorText)});
+}
+
+void HandoffServer::End(Entry& entry, State end, const absl::Status& why) {
+  MustMove(entry.state, end);
+  entry.why = why;
+  entry.let_go_deadline = Now() + options_.times.let_go;
+  --stats_.offers;
+  if (entry.messages_in_flight > 0) {
+    entry.quarantined = true;
+    stats_.quarantined_blocks += static_cast<int>(entry.request.blocks.size());
+  } else {
+    FinishIfLetGo(entry.request.id);
+  }
+}
+
+void HandoffServer::FinishIfLetGo(HandoffId id) {
+  const auto found = offers_.find(id);
+  if (found->second->messages_in_flight > 0) {
+    return;
+  }
+  const std::unique_ptr<Entry> entry = std::move(found->second);
+  offers_.erase(found);
+  if (entry->reader) {
+    connections_.RemoveHandoff(*entry->reader);
+  }
+  if (entry->quarantined) {
+    stats_.quarantined_blocks -= static_cast<int>(entry->request.blocks.size());
+  }
+  Remember(id);
+  entry->request.pin.reset();
+  entry->request.sink->OnEnd(id, entry->state, entry->why, entry->stats);
+}
+
+void HandoffServer::Remember(HandoffId id) {
+  if (over_.insert(id).second) {
+    over_order_.push_back(id);
+  }
+  if (over_order_.size() > kRememberedEnds) {
+    over_.erase(over_order_.front());
+    over_order_.pop_front();
+  }
+}
+
+}  // namespace baton

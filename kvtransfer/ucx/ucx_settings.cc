@@ -1,0 +1,39 @@
+#include <ucs/debug/debug.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "kvtransfer/ucx/ucx_transport.h"
+
+namespace baton::ucx {
+namespace {
+
+bool HasRdmaDevice() {
+  std::error_code error;
+  const std::filesystem::path devices = "/sys/class/infiniband";
+  return std::filesystem::exists(devices, error) && !std::filesystem::is_empty(devices, error);
+}
+
+void SetUnlessSet(const char* name, const char* value) { setenv(name, value, /*overwrite=*/0); }
+
+}  // namespace
+
+void SetDefaults() {
+  // Naming transports that the machine lacks would only make UCX warn. Shared memory needs settings of its own, and cma
+  // ends a healthy process when its peer dies.
+  SetUnlessSet("UCX_TLS", HasRdmaDevice() ? "rc,ud,tcp" : "tcp");
+  // Five times the bandwidth of the default 8 KB; a receiver's must be at least its sender's.
+  SetUnlessSet("UCX_TCP_TX_SEG_SIZE", "256k");
+  SetUnlessSet("UCX_TCP_RX_SEG_SIZE", "512k");
+  SetUnlessSet("UCX_KEEPALIVE_INTERVAL", "1s");
+  // Else a restarted worker cannot listen on its port for a minute.
+  SetUnlessSet("UCX_TCP_CM_REUSEADDR", "y");
+  // UCX took these over when its library was loaded, before main; crashes are for the debugger and the sanitizers.
+  for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGABRT}) {
+    ucs_debug_disable_signal(signal);
+  }
+}
+
+}  // namespace baton::ucx
