@@ -1,0 +1,221 @@
+#include "kvtransfer/faulty/faulty_transport.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/status_macros.h"
+
+namespace baton::faulty {
+namespace {
+
+std::optional<wire::MessageType> TypeOf(const std::string& header) {
+  const absl::StatusOr<wire::Message> message = wire::Decode(header);
+  if (!message.ok()) {
+    return std::nullopt;
+  }
+  return std::visit([](const auto& typed) { return typed.kType; }, *message);
+}
+
+// Sits between a transport and its handler, so it can answer for messages that never go out.
+//
+// Not thread-safe: used only by the transfer thread.
+class FaultyTransport final : public Transport, public TransportHandler {
+ public:
+  FaultyTransport(std::vector<Fault> faults, std::shared_ptr<FaultLog> log, TransportHandler& handler)
+      : faults_(std::move(faults)), log_(std::move(log)), seen_(faults_.size(), 0), handler_(handler) {}
+
+  void Wrap(std::unique_ptr<Transport> inner) { inner_ = std::move(inner); }
+
+  std::string address() const override { return inner_->address(); }
+  absl::Status RegisterRegion(const MemoryRegion& region) override { return inner_->RegisterRegion(region); }
+  absl::StatusOr<PeerId> Connect(const std::string& address) override { return inner_->Connect(address); }
+  void Close(PeerId peer) override { inner_->Close(peer); }
+  std::string CarrierOf(PeerId peer) const override { return inner_->CarrierOf(peer); }
+
+  absl::Status Send(PeerId peer, OutgoingMessage message) override {
+    const Fault* fault = NextFault(message.header);
+    ++log_->messages;
+    if (fault == nullptr) {
+      return Forward(peer, std::move(message), 1);
+    }
+    ++log_->injected;
+    switch (fault->action) {
+      case FaultAction::kDelay:
+        held_.push_back({.peer = peer, .message = std::move(message), .rounds = fault->rounds});
+        return absl::OkStatus();
+      case FaultAction::kDrop:
+        swallowed_.push_back({peer, message.token});
+        return absl::OkStatus();
+      case FaultAction::kDuplicate:
+        return Forward(peer, std::move(message), 2);
+      case FaultAction::kTruncate:
+        Truncate(message);
+        return Forward(peer, std::move(message), 1);
+      case FaultAction::kFlip:
+        return ForwardFlipped(peer, std::move(message));
+      case FaultAction::kKill:
+        inner_->Close(peer);
+        swallowed_.push_back({peer, message.token});
+        return absl::OkStatus();
+      case FaultAction::kMute:
+        muted_ = true;
+        swallowed_.push_back({peer, message.token});
+        return absl::OkStatus();
+    }
+    return absl::OkStatus();
+  }
+
+  bool Progress() override {
+    bool worked = inner_->Progress();
+    const std::deque<std::pair<PeerId, TransferToken>> swallowed = std::exchange(swallowed_, {});
+    for (const auto& [peer, token] : swallowed) {
+      handler_.OnSent(peer, token, absl::OkStatus());
+    }
+    std::deque<Held> held = std::exchange(held_, {});
+    for (Held& one : held) {
+      if (--one.rounds > 0) {
+        held_.push_back(std::move(one));
+        continue;
+      }
+      const TransferToken token = one.message.token;
+      if (const absl::Status sent = Forward(one.peer, std::move(one.message), 1); !sent.ok()) {
+        handler_.OnSent(one.peer, token, sent);
+      }
+    }
+    return worked || !swallowed.empty() || !held.empty();
+  }
+
+  std::optional<int> PrepareToSleep() override {
+    return swallowed_.empty() && held_.empty() ? inner_->PrepareToSleep() : std::nullopt;
+  }
+
+  void OnAccepted(PeerId peer) override { handler_.OnAccepted(peer); }
+  void OnControl(PeerId peer, std::string_view header) override { handler_.OnControl(peer, header); }
+  ReceivePlan OnData(PeerId peer, std::string_view header, std::size_t payload_bytes) override {
+    return handler_.OnData(peer, header, payload_bytes);
+  }
+  void OnReceived(PeerId peer, TransferToken token, const absl::Status& status) override {
+    handler_.OnReceived(peer, token, status);
+  }
+
+  void OnSent(PeerId peer, TransferToken token, const absl::Status& status) override {
+    const auto found = under_way_.find(token);
+    if (--found->second.copies > 0) {
+      return;
+    }
+    const TransferToken original = found->second.original;
+    under_way_.erase(found);
+    handler_.OnSent(peer, original, status);
+  }
+
+  void OnClosed(PeerId peer, const absl::Status& why) override {
+    const auto report = [&](PeerId of, TransferToken token) {
+      if (of == peer) {
+        handler_.OnSent(peer, token, why);
+      }
+      return of == peer;
+    };
+    std::erase_if(swallowed_, [&](const auto& one) { return report(one.first, one.second); });
+    std::erase_if(held_, [&](const Held& one) { return report(one.peer, one.message.token); });
+    handler_.OnClosed(peer, why);
+  }
+
+ private:
+  struct Held {
+    PeerId peer;
+    OutgoingMessage message;
+    int rounds = 0;
+  };
+  struct UnderWay {
+    TransferToken original;
+    int copies = 1;
+    std::vector<std::byte> damaged;  // bytes sent in place of the caller's
+  };
+
+  // The first fault that this message meets, counting it for all of them.
+  const Fault* NextFault(const std::string& header) {
+    static constexpr Fault kMuted{.action = FaultAction::kDrop};
+    const std::optional<wire::MessageType> type = TypeOf(header);
+    const Fault* met = nullptr;
+    for (std::size_t i = 0; i < faults_.size(); ++i) {
+      const Fault& fault = faults_[i];
+      if (fault.type && fault.type != type) {
+        continue;
+      }
+      const int number = seen_[i]++;
+      if (met == nullptr && number >= fault.first && number < fault.first + fault.count) {
+        met = &fault;
+      }
+    }
+    return muted_ ? &kMuted : met;
+  }
+
+  absl::Status Forward(PeerId peer, OutgoingMessage message, int copies, std::vector<std::byte> damaged = {}) {
+    const TransferToken token(next_token_++);
+    under_way_[token] = {.original = message.token, .copies = copies, .damaged = std::move(damaged)};
+    message.token = token;
+    for (int copy = 0; copy < copies; ++copy) {
+      if (absl::Status sent = inner_->Send(peer, message); !sent.ok()) {
+        // Copies that went out are answered for by OnSent.
+        under_way_[token].copies -= copies - copy;
+        if (copy == 0) {
+          under_way_.erase(token);
+          return sent;
+        }
+        break;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static void Truncate(OutgoingMessage& message) {
+    if (message.payload.empty()) {
+      message.header.pop_back();
+      return;
+    }
+    std::span<const std::byte>& last = message.payload.back();
+    last = last.first(last.size() - 1);
+    if (last.empty()) {
+      message.payload.pop_back();
+    }
+  }
+
+  absl::Status ForwardFlipped(PeerId peer, OutgoingMessage message) {
+    if (message.payload.empty()) {
+      message.header[message.header.size() / 2] ^= 0x10;
+      return Forward(peer, std::move(message), 1);
+    }
+    std::span<const std::byte>& part = message.payload[message.payload.size() / 2];
+    std::vector<std::byte> damaged(part.begin(), part.end());
+    damaged[damaged.size() / 2] ^= std::byte{0x10};
+    part = damaged;  // moving the vector leaves its bytes where they are
+    return Forward(peer, std::move(message), 1, std::move(damaged));
+  }
+
+  const std::vector<Fault> faults_;
+  const std::shared_ptr<FaultLog> log_;  // shared with the watcher
+  std::vector<int> seen_;                // by fault: messages of its type so far
+  bool muted_ = false;
+  TransportHandler& handler_;
+  std::deque<std::pair<PeerId, TransferToken>> swallowed_;  // to be reported as sent
+  std::deque<Held> held_;
+  absl::flat_hash_map<TransferToken, UnderWay> under_way_;
+  std::uint64_t next_token_ = 1;
+  std::unique_ptr<Transport> inner_;  // last, so that it goes before the bytes it reads
+};
+
+}  // namespace
+
+TransportFactory MakeTransport(TransportFactory inner, std::vector<Fault> faults, std::shared_ptr<FaultLog> log) {
+  return [inner = std::move(inner), faults = std::move(faults),
+          log = std::move(log)](TransportHandler& handler) -> absl::StatusOr<std::unique_ptr<Transport>> {
+    auto transport = std::make_unique<FaultyTransport>(faults, log, handler);
+    ASSIGN_OR_RETURN(std::unique_ptr<Transport> wrapped, inner(*transport));
+    transport->Wrap(std::move(wrapped));
+    return transport;
+  };
+}
+
+}  // namespace baton::faulty

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "kvtransfer/transfer_service.h"
+
+namespace baton {
+
+inline constexpr Duration kTestPatience = std::chrono::seconds(20);
+
+// True as soon as `condition` holds; false when it has not within `patience`.
+inline bool WaitFor(const std::function<bool()>& condition, Duration patience = kTestPatience) {
+  const TimePoint deadline = Clock::System().Now() + patience;
+  while (!condition()) {
+    if (Clock::System().Now() >= deadline) {
+      return false;
+    }
+    poll(nullptr, 0, 1);
+  }
+  return true;
+}
+
+// Time that moves when told to. Thread-safe.
+class FakeClock final : public Clock {
+ public:
+  TimePoint Now() const override { return TimePoint(Duration(now_.load())); }
+  void Advance(Duration by) { now_ += by.count(); }
+
+ private:
+  std::atomic<Duration::rep> now_ = std::chrono::nanoseconds(std::chrono::hours(1)).count();
+};
+
+inline KvLayout SmallLayout() {
+  return {.layers = 5, .kv_heads = 1, .head_dim = 16, .element_type = "bf16", .layout_id = "test", .layer_bytes = 1040};
+}
+
+// A pool whose bytes tell block, layer and place, or a canary where nothing has been written.
+class TestPool {
+ public:
+  TestPool(KvLayout layout, int blocks)
+      : layout_(std::move(layout)), blocks_(blocks), bytes_(layout_.block_bytes() * static_cast<std::size_t>(blocks)) {
+    std::fill(bytes_.begin(), bytes_.end(), kCanary);
+  }
+
+  static constexpr std::byte kCanary{0xc5};
+
+  PoolRegion region() { return {.base = bytes_.data(), .layout = layout_, .blocks = blocks_}; }
+  const KvLayout& layout() const { return layout_; }
+  std::byte* block(BlockId id) { return bytes_.data() + id.value() * layout_.block_bytes(); }
+
+  // What `seed`, a name for the content, puts into a block.
+  std::vector<std::byte> Content(std::uint64_t seed) const {
+    std::vector<std::byte> content(layout_.block_bytes());
+    std::uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+    for (std::byte& byte : content) {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      byte = static_cast<std::byte>(state);
+    }
+    return content;
+  }
+  void Fill(BlockId id, std::uint64_t seed) {
+    const std::vector<std::byte> content = Content(seed);
+    std::memcpy(block(id), content.data(), content.size());
+  }
+  bool Holds(BlockId id, std::uint64_t seed) {
+    const std::vector<std::byte> content = Content(seed);
+    return std::memcmp(block(id), content.data(), content.size()) == 0;
+  }
+  bool IsUntouched(BlockId id) {
+    return std::all_of(block(id), block(id) + layout_.block_bytes(), [](std::byte b) { return b == kCanary; });
+  }
+
+ private:
+  KvLayout layout_;
+  int blocks_;
+  std::vector<std::byte> bytes_;
+};
+
+class CountingPin final : public RegionPin {
+ public:
+  explicit CountingPin(std::atomic<int>& alive, std::function<void()> on_drop = nullptr)
+      : alive_(alive), on_drop_(std::move(on_drop)) {
+    ++alive_;
+  }
+  ~CountingPin() override {
+    if (on_drop_) {
+      on_drop_();
+    }
+    --alive_;
+  }
+
+ private:
+  std::atomic<int>& alive_;
+  std::function<void()> on_drop_;
+};
+
+// Remembers the one event of each handoff. Thread-safe.
+class OfferRecorder final : public OfferSink {
+ public:
+  struct End {
+    int calls = 0;
+    PrefillHandoffState state{};
+    absl::Status why;
+    OfferStats stats;
+    int pins_alive = 0;  // of the whole node, when the event came
+  };
+
+  explicit OfferRecorder(const std::atomic<int>& pins) : pins_(pins) {}
+
+  void OnEnd(HandoffId id, PrefillHandoffState state, const absl::Status& why, const OfferStats& stats) override {
+    absl::MutexLock lock(&mutex_);
+    End& end = ends_[id];
+    end = {.calls = end.calls + 1, .state = state, .why = why, .stats = stats, .pins_alive = pins_};
+  }
+  End Get(HandoffId id) const {
+    absl::MutexLock lock(&mutex_);
+    const auto found = ends_.find(id);
+    return found == ends_.end() ? End() : found->second;
+  }
+  bool WaitEnd(HandoffId id) const {
+    return WaitFor([&] { return Get(id).calls > 0; });
+  }
+
+ private:
+  const std::atomic<int>& pins_;
+  mutable absl::Mutex mutex_;
+  std::map<HandoffId, End> ends_;
+};
+
+class FetchRecorder final : public FetchSink {
+ public:
+  struct End {
+    int landed = 0;
+    int failed = 0;
+    absl::Status why;
+    std::vector<int> whole_blocks;
+    FetchStats stats;
+    int calls() const { return landed + failed; }
+  };
+
+  void OnLanded(HandoffId id, const FetchStats& stats) override {
+    absl::MutexLock lock(&mutex_);
+    ++ends_[id].landed;
+    ends_[id].stats = stats;
+  }
+  void OnFailed(HandoffId id, const absl::Status& why, const std::vector<int>& whole_blocks) override {
+    absl::MutexLock lock(&mutex_);
+    ++ends_[id].failed;
+    ends_[id].why = why;
+    ends_[id].whole_blocks = whole_blocks;
+  }
+  End Get(HandoffId id) const {
+    absl::MutexLock lock(&mutex_);
+    const auto found = ends_.find(id);
+    return found == ends_.end() ? End() : found->second;
+  }
+  bool WaitEnd(HandoffId id) const {
+    return WaitFor([&] { return Get(id).calls() > 0; });
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::map<HandoffId, End> ends_;
+};
+
+// One process's worth: a pool, its service, and what was reported.
+struct Node {
+  explicit Node(TransportFactory factory,
+                const std::function<void(TransferOptions&)>& adjust = nullptr,
+                KvLayout layout = SmallLayout(),
+                int blocks = 64)
+      : pool(std::move(layout), blocks), offers(pins) {
+    options.instance = InstanceId::Make();
+    options.pool = pool.region();
+    options.message_bytes = 16 * 1024;  // three small blocks: several messages for each handoff
+    if (adjust) {
+      adjust(options);
+    }
+    absl::StatusOr<std::unique_ptr<TransferService>> started = TransferService::Start(options, std::move(factory));
+    if (started.ok()) {
+      service = *std::move(started);
+    } else {
+      failure = started.status();
+    }
+  }
+
+  absl::Status Offer(HandoffId id, const Node& peer, const std::vector<BlockId>& blocks, std::uint64_t epoch = 1) {
+    return service->Offer({.id = id, .epoch = epoch, .peer = peer.options.instance, .blocks = blocks,
+                           .pin = std::make_unique<CountingPin>(pins), .sink = &offers});
+  }
+  void ReadyAll(HandoffId id, int blocks) {
+    service->MarkReady(id, {.first_block = 0, .block_count = blocks, .first_layer = 0, .layer_count = pool.layout().layers});
+    service->FinishComputing(id);
+  }
+  absl::Status Fetch(HandoffId id, const Node& peer, const std::vector<BlockMapping>& blocks, std::uint64_t epoch = 1,
+                     Duration patience = kTestPatience) {
+    return service->Fetch({.id = id, .epoch = epoch, .address = peer.service->address(), .peer = peer.options.instance,
+                           .blocks = blocks, .pin = std::make_unique<CountingPin>(pins),
+                           .deadline = options.clock->Now() + patience, .sink = &fetches});
+  }
+  bool IsIdle() const {
+    const TransferStats now = service->stats();
+    return now.offers == 0 && now.fetches == 0 && now.parked_fetches == 0 && now.quarantined_blocks == 0 && pins == 0;
+  }
+
+  TestPool pool;
+  TransferOptions options;
+  std::atomic<int> pins = 0;
+  OfferRecorder offers;
+  FetchRecorder fetches;
+  absl::Status failure;
+  std::unique_ptr<TransferService> service;  // last: stops before the sinks and the pool go
+};
+
+// Blocks `count` of a pool, scattered: neighbours in the prompt are not neighbours in memory.
+inline std::vector<BlockId> Scattered(int count, int pool_blocks, int step) {
+  std::vector<BlockId> blocks;
+  for (int i = 0; i < count; ++i) {
+    blocks.emplace_back(static_cast<std::uint32_t>((i * step + 3) % pool_blocks));
+  }
+  return blocks;
+}
+
+inline std::vector<BlockMapping> MapFrom(int first, const std::vector<BlockId>& destinations) {
+  std::vector<BlockMapping> mappings;
+  for (std::size_t i = static_cast<std::size_t>(first); i < destinations.size(); ++i) {
+    mappings.push_back({.source_index = static_cast<int>(i), .destination = destinations[i]});
+  }
+  return mappings;
+}
+
+}  // namespace baton
