@@ -14,21 +14,22 @@
 #include "kernels/select_tokens.h"
 #include "kernels/tensor_view.h"
 
-// The operations of a transformer forward pass. One argument struct each, every field with its shape:
+// The operations of a transformer forward pass. One argument struct each, every field with its
+// shape:
 //
 //   T tokens (rows) of this batch    H query heads              E model width
 //   D head dimension                 G key/value heads          F feed-forward width
 //   N, K rows and columns of a weight                           V vocabulary
 //
-// A TensorView points into memory of the backend, a std::span into host memory. Neither is owned; both must live until
-// the call returns (spans) or until the next Synchronize (views).
+// A TensorView points into memory of the backend, a std::span into host memory. Neither is owned;
+// both must live until the call returns (spans) or until the next Synchronize (views).
 //
-// Every operation checks its shapes first (kernels/validate.h) and gives INVALID_ARGUMENT naming operation and field,
-// with nothing written. Outputs must not overlap inputs.
+// Every operation checks its shapes first (kernels/validate.h) and gives INVALID_ARGUMENT naming
+// operation and field, with nothing written. Outputs must not overlap inputs.
 namespace baton {
 
-// A weight matrix in the form that one backend computes with. Opaque: made by a backend's Pack for itself; another
-// backend refuses it. Immutable.
+// A weight matrix in the form that one backend computes with. Opaque: made by a backend's Pack for
+// itself; another backend refuses it. Immutable.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
@@ -37,7 +38,8 @@ class PackedWeight {
   virtual std::size_t bytes() const = 0;  // memory held
 };
 
-// Cosines and sines of the rotary embedding, in the memory of one backend. Opaque like PackedWeight. Immutable.
+// Cosines and sines of the rotary embedding, in the memory of one backend. Opaque like
+// PackedWeight. Immutable.
 class RopeTable {
  public:
   virtual ~RopeTable() = default;
@@ -56,7 +58,8 @@ class DeviceMemory {
 // Gives rows [first_row, first_row + count) of a weight as floats, `out` is [count, K].
 using RowReader = std::function<absl::Status(int first_row, int count, std::span<float> out)>;
 
-// The KV pool: `blocks` blocks of `layout.layers` layers of `layout.layer_bytes` bytes, one after the other.
+// The KV pool: `blocks` blocks of `layout.layers` layers of `layout.layer_bytes` bytes, one after
+// the other.
 struct KvPoolView {
   std::byte* data = nullptr;  // not owned; aligned to 64 bytes
   int blocks = 0;
@@ -90,8 +93,8 @@ struct MatMulArgs {
   bool accumulate = false;               // add to what output holds: the residual connection
 };
 
-// Rotates each key by its index in its segment and writes key and value into their slot of the pool. Pairs (i, i + D/2)
-// turn together.
+// Rotates each key by its index in its segment and writes key and value into their slot of the
+// pool. Pairs (i, i + D/2) turn together.
 struct RotateAndWriteKvArgs {
   TensorView<const float> key;    // [T, G, D], not rotated
   TensorView<const float> value;  // [T, G, D]
@@ -103,31 +106,33 @@ struct RotateAndWriteKvArgs {
   LayerIndex layer;
 };
 
-// A list of blocks that hold consecutive tokens; the last one may be part-filled. Slots beyond `tokens` may hold
-// anything, NaN included.
+// A list of blocks that hold consecutive tokens; the last one may be part-filled. Slots beyond
+// `tokens` may hold anything, NaN included.
 struct SegmentRef {
   std::span<const BlockId> blocks;
   int tokens = 0;
 };
 
-// The context of row t is entries [row_segments[t], row_segments[t + 1]), in this order. With R(a) the rotation by a
-// positions, the score of key j of an entry's segment is scale * (R(delta) q) . (R(j) k_j); one softmax runs over the
-// visible keys of all entries. A row sees at least one key.
+// The context of row t is entries [row_segments[t], row_segments[t + 1]), in this order. With R(a)
+// the rotation by a positions, the score of key j of an entry's segment is scale * (R(delta) q) .
+// (R(j) k_j); one softmax runs over the visible keys of all entries. A row sees at least one key.
 //
-// Neighbouring rows with the same list of segments (a prefill chunk) are computed together where that is faster; the
-// result of a row does not depend on it.
+// Neighbouring rows with the same list of segments (a prefill chunk) are computed together where
+// that is faster; the result of a row does not depend on it.
 struct PagedAttentionArgs {
   TensorView<const float> query;  // [T, H, D], not rotated; H is a multiple of G
   KvPoolView pool;
   LayerIndex layer;
   const RopeTable* rope = nullptr;
   std::span<const SegmentRef> segments;
-  std::span<const int> row_segments;    // [T + 1], starts with 0
-  std::span<const int> entry_segment;   // [entries] index into segments
-  std::span<const int> delta;           // [entries] rotation of the query against this segment; may be negative
-  std::span<const int> visible_tokens;  // [entries] keys of the segment that the row sees, its own included
-  float scale = 0;                      // 1 / sqrt(D)
-  TensorView<BFloat16> output;          // [T, H, D]
+  std::span<const int> row_segments;   // [T + 1], starts with 0
+  std::span<const int> entry_segment;  // [entries] index into segments
+  std::span<const int>
+      delta;  // [entries] rotation of the query against this segment; may be negative
+  std::span<const int>
+      visible_tokens;           // [entries] keys of the segment that the row sees, its own included
+  float scale = 0;              // 1 / sqrt(D)
+  TensorView<BFloat16> output;  // [T, H, D]
 };
 
 // output = silu(gate) * up, with silu(x) = x / (1 + exp(-x))
@@ -147,27 +152,31 @@ struct CopyArgs {
 
 // One way to compute: the forward pass is written once against this class.
 //
-// On one backend, with one value of arithmetic(), the result of a row is the same bit for bit whatever else is in the
-// batch, however a prompt is cut into chunks, and for any number of threads.
+// On one backend, with one value of arithmetic(), the result of a row is the same bit for bit
+// whatever else is in the batch, however a prompt is cut into chunks, and for any number of
+// threads.
 //
 // Not thread-safe: used only by the engine thread.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view name() const = 0;        // "cpu"
-  virtual std::string_view arithmetic() const = 0;  // code path that rounds in its own way, "cpu-avx2"
+  virtual std::string_view name() const = 0;  // "cpu"
+  virtual std::string_view arithmetic()
+      const = 0;  // code path that rounds in its own way, "cpu-avx2"
 
   virtual KvLayout LayoutFor(int layers, int kv_heads, int head_dim) const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(std::size_t bytes) = 0;
 
   // Reads every row once, in order, and rounds it to the backend's weight type. K must be even.
-  virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows, int columns, const RowReader& reader) = 0;
+  virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows,
+                                                             int columns,
+                                                             const RowReader& reader) = 0;
 
   // `frequencies` is [D/2], radians per position; see RopeFrequencies in kernels/rope.h.
-  virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(std::span<const double> frequencies,
-                                                                   int positions) = 0;
+  virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
+      std::span<const double> frequencies, int positions) = 0;
 
   virtual absl::Status EmbedTokens(const EmbedTokensArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;

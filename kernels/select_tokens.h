@@ -18,13 +18,17 @@ struct LogitBias {
 // How the next token of one row is chosen. Defaults leave the model's distribution as it is.
 //
 // Steps, in this order:
-//   1. Repetition penalty over the whole history, then frequency and presence penalty over its output part.
+//   1. Repetition penalty over the whole history, then frequency and presence penalty over its
+//   output part.
 //   2. Logit bias, then banned tokens are made impossible.
-//   3. temperature == 0: the largest logit wins, among equals the lowest id. Otherwise logits / temperature.
+//   3. temperature == 0: the largest logit wins, among equals the lowest id. Otherwise logits /
+//   temperature.
 //   4. top_k: the k most likely stay (among equals the lowest ids).
 //   5. min_p: tokens with at least min_p times the probability of the most likely one stay.
-//   6. top_p: the smallest set of the most likely whose probability, renormalised after 4 and 5, reaches top_p stays.
-//   7. One draw. It depends on seed, position and this row's logits and parameters; never on other rows.
+//   6. top_p: the smallest set of the most likely whose probability, renormalised after 4 and 5,
+//   reaches top_p stays.
+//   7. One draw. It depends on seed, position and this row's logits and parameters; never on other
+//   rows.
 //
 // The spans belong to the caller and must live through the call.
 struct TokenSelection {
@@ -41,8 +45,10 @@ struct TokenSelection {
   int prompt_tokens = 0;             // the first of history that are the prompt
   std::uint64_t seed = 0;            // Philox key
   std::uint64_t position = 0;        // Philox counter: index of the new token in its sequence
-  std::optional<int> logprobs;       // alternatives to report, 0 for the token's own only; absent: none are computed
-  std::optional<TokenId> forced;     // take this token and only report log probabilities (echo of a prompt)
+  std::optional<int>
+      logprobs;  // alternatives to report, 0 for the token's own only; absent: none are computed
+  std::optional<TokenId>
+      forced;  // take this token and only report log probabilities (echo of a prompt)
 };
 
 struct TokenLogprob {
@@ -50,15 +56,17 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// Log probabilities are natural, of the model's own distribution: before penalties, bias, temperature and filters.
+// Log probabilities are natural, of the model's own distribution: before penalties, bias,
+// temperature and filters.
 struct SelectedToken {
   TokenId token;
-  float logprob = 0;                       // 0 unless asked for
-  std::vector<TokenLogprob> alternatives;  // most likely first, among equals the lowest id; may hold `token` itself
+  float logprob = 0;  // 0 unless asked for
+  std::vector<TokenLogprob>
+      alternatives;  // most likely first, among equals the lowest id; may hold `token` itself
 };
 
-// A logit that is NaN or +infinity, or a row with no possible token, is INTERNAL: never an arbitrary token.
-// A logit of -infinity is an impossible token.
+// A logit that is NaN or +infinity, or a row with no possible token, is INTERNAL: never an
+// arbitrary token. A logit of -infinity is an impossible token.
 struct SelectTokensArgs {
   TensorView<const float> logits;        // [R, V]
   std::span<const TokenSelection> rows;  // [R], host memory

@@ -5,13 +5,14 @@
 
 namespace baton {
 
-// A pointer with up to three extents, outermost first: how operations see tensors in a backend's memory.
+// A pointer with up to three extents, outermost first: how operations see tensors in a backend's
+// memory.
 //
-// Row-major. Rows (the outermost index) may be further apart than their own size, so that the query part of a fused
-// query-key-value row can be viewed in place; what is inside a row is contiguous.
+// Row-major. Rows (the outermost index) may be further apart than their own size, so that the query
+// part of a fused query-key-value row can be viewed in place; what is inside a row is contiguous.
 //
-// Does not own: whoever makes a view keeps the memory alive for as long as the view is used. Only a backend whose
-// memory the host can read may dereference; everybody else passes views along.
+// Does not own: whoever makes a view keeps the memory alive for as long as the view is used. Only a
+// backend whose memory the host can read may dereference; everybody else passes views along.
 template <typename T>
 class TensorView {
  public:
@@ -32,8 +33,9 @@ class TensorView {
 
   // TensorView<float> converts to TensorView<const float>.
   template <typename U>
-    requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
-  TensorView(const TensorView<U>& other)  // NOLINT(google-explicit-constructor): adds const, as a pointer does
+  requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
+      TensorView(const TensorView<U>&
+                     other)  // NOLINT(google-explicit-constructor): adds const, as a pointer does
       : data_(other.data()),
         rank_(other.rank()),
         extents_{other.extent(0), other.extent(1), other.extent(2)},
