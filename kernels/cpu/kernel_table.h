@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/strong_id.h"
+
+namespace baton {
+
+inline constexpr int kPanelColumns = 32;  // output columns of one panel of a packed weight
+
+// Rows of activations times one panel of 32 output columns.
+struct MatMulPanel {
+  const std::uint32_t* panel =
+      nullptr;  // [K/2, 32] words: k in the low half, k + 1 in the high half
+  const std::uint16_t* input = nullptr;  // [rows, K] bf16
+  std::ptrdiff_t input_stride = 0;       // in elements
+  int rows = 0;
+  int word_columns = 0;              // K/2
+  float* output = nullptr;           // [rows, columns]
+  std::ptrdiff_t output_stride = 0;  // in elements
+  int columns = 0;                   // columns that exist, at most 32
+  bool accumulate = false;
+};
+
+// Queries of one key/value head that see the same list of segments. See tile_attention.h for the
+// order of work.
+struct AttentionTile {
+  const float* query = nullptr;      // first row, first head of the group: [queries, group, D]
+  std::ptrdiff_t query_stride = 0;   // between queries, in elements
+  std::uint16_t* output = nullptr;   // bf16, like query
+  std::ptrdiff_t output_stride = 0;  // in elements
+  int queries = 0;
+  int group = 0;     // query heads of this key/value head
+  int head_dim = 0;  // D
+
+  int entries = 0;                         // segments of each query
+  const BlockId* const* blocks = nullptr;  // [entries]
+  const int* delta = nullptr;              // [queries, entries]
+  const int* visible_tokens = nullptr;     // [queries, entries]
+  const std::byte* pool = nullptr;         // layer and head of block 0
+  std::size_t block_stride_bytes = 0;
+  const float* cosines = nullptr;  // [positions, D/2]
+  const float* sines = nullptr;    // [positions, D/2]
+  float scale = 0;
+  float* scratch =
+      nullptr;  // AttentionScratchFloats(queries * group, head_dim), aligned to 64 bytes
+};
+
+// One layer of one block holds, for each key/value head, K as [D/2][16 tokens][2] and V as [8 token
+// pairs][D][2]. The pair i of K is the dimensions i and i + D/2, which the rotary embedding turns
+// together.
+inline constexpr std::size_t KeyBytes(int head_dim) {
+  return std::size_t{32} * static_cast<std::size_t>(head_dim);
+}
+inline constexpr std::size_t HeadBytes(int head_dim) {
+  return 2 * KeyBytes(head_dim);
+}
+
+std::size_t AttentionScratchFloats(int rows, int head_dim);
+
+// The kernels of one instruction set. Everything a thread passes in is its own; no function keeps
+// state.
+struct KernelTable {
+  const char* arithmetic;
+
+  void (*mat_mul_panel)(const MatMulPanel& panel);
+  void (*attention_tile)(const AttentionTile& tile);
+
+  // output = input / rms(input) * weight
+  void (*rms_norm_row)(
+      const float* input, const float* weight, float epsilon, int width, std::uint16_t* output);
+  // output = silu(gate) * up
+  void (*silu_multiply_row)(const float* gate, const float* up, int width, std::uint16_t* output);
+  // words[i] = the pair (i, i + D/2) of row, turned by the angle of cosine and sine, as bf16
+  void (*rotate_row)(const float* row,
+                     const float* cosines,
+                     const float* sines,
+                     int head_dim,
+                     std::uint32_t* words);
+  // output = bf16 of row
+  void (*round_row)(const float* row, int width, std::uint16_t* output);
+  // weights[i] = exp((logits[i] - maximum) * scale)
+  void (*softmax_weights)(
+      const float* logits, int count, float maximum, float scale, float* weights);
+};
+
+const KernelTable& PlainKernels();
+const KernelTable& Avx2Kernels();        // only where the build targets x86-64
+const KernelTable& Avx512Bf16Kernels();  // likewise
+
+}  // namespace baton

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/tile_attention.h"
+#include "kernels/cpu/tile_matmul.h"
+#include "kernels/cpu/tile_rows.h"
+
+// All kernels for one vector type. Unnamed namespace: see vector_plain.h.
+namespace baton {
+namespace {
+
+template <typename V>
+constexpr KernelTable MakeKernelTable(const char* arithmetic) {
+  return {.arithmetic = arithmetic,
+          .mat_mul_panel = MatMulPanelRows<V>,
+          .attention_tile = AttendTile<V>,
+          .rms_norm_row = RmsNormRow<V>,
+          .silu_multiply_row = SiluMultiplyRow<V>,
+          .rotate_row = RotateRow<V>,
+          .round_row = RoundRow<V>,
+          .softmax_weights = SoftmaxWeights<V>};
+}
+
+}  // namespace
+}  // namespace baton
