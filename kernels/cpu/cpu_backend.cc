@@ -1,0 +1,231 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/packed_weight.h"
+#include "kernels/cpu/paged_attention.h"
+#include "kernels/cpu/rope_table.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/token_selector.h"
+#include "kernels/validate.h"
+
+namespace baton {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+// Rows of small operations that one thread takes at a time.
+constexpr int kRowsPerShare = 8;
+
+std::uint16_t* Bits(BFloat16* p) {
+  return reinterpret_cast<std::uint16_t*>(p);
+}
+const std::uint16_t* Bits(const BFloat16* p) {
+  return reinterpret_cast<const std::uint16_t*>(p);
+}
+
+// The CPU backend: everything runs to its end inside the call. Rows, heads and output columns are
+// split over threads; a sum never is.
+//
+// Not thread-safe: used only by the engine thread.
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const KernelTable& kernels, int threads)
+      : kernels_(kernels), pool_(threads), attention_(kernels, pool_) {
+    for (int i = 0; i < threads; ++i) {
+      selectors_.emplace_back(kernels);
+    }
+  }
+
+  std::string_view name() const override { return "cpu"; }
+  std::string_view arithmetic() const override { return kernels_.arithmetic; }
+
+  KvLayout LayoutFor(int layers, int kv_heads, int head_dim) const override {
+    return {.layers = layers,
+            .kv_heads = kv_heads,
+            .head_dim = head_dim,
+            .element_type = "bf16",
+            .layout_id = "cpu-kpair-v1",
+            .layer_bytes = static_cast<std::size_t>(kv_heads) * HeadBytes(head_dim)};
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(std::size_t bytes) override {
+    return AllocateHostMemory(bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows,
+                                                     int columns,
+                                                     const RowReader& reader) override {
+    return CpuPackedWeight::Create(rows, columns, reader);
+  }
+
+  absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(std::span<const double> frequencies,
+                                                           int positions) override {
+    RETURN_IF_ERROR(ValidateRope(frequencies, positions));
+    return std::make_unique<CpuRopeTable>(frequencies, positions);
+  }
+
+  absl::Status EmbedTokens(const EmbedTokensArgs& args) override;
+  absl::Status RmsNorm(const RmsNormArgs& args) override;
+  absl::Status MatMul(const MatMulArgs& args) override;
+  absl::Status RotateAndWriteKv(const RotateAndWriteKvArgs& args) override;
+  absl::Status PagedAttention(const PagedAttentionArgs& args) override;
+  absl::Status SiluMultiply(const SiluMultiplyArgs& args) override;
+  absl::Status SelectTokens(const SelectTokensArgs& args) override;
+
+  absl::Status Copy(const CopyArgs& args) override {
+    RETURN_IF_ERROR(Validate(args));
+    if (args.bytes > 0) {
+      std::memmove(args.destination, args.source, args.bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+ private:
+  // Calls body(row) for every row, in shares.
+  void ForRows(int rows, absl::FunctionRef<void(int row)> body) {
+    pool_.ParallelFor((rows + kRowsPerShare - 1) / kRowsPerShare, [&](int share, int) {
+      const int end = std::min(rows, (share + 1) * kRowsPerShare);
+      for (int row = share * kRowsPerShare; row < end; ++row) {
+        body(row);
+      }
+    });
+  }
+
+  const KernelTable& kernels_;
+  ThreadPool pool_;
+  CpuPagedAttention attention_;
+  std::vector<TokenSelector> selectors_;  // one for each thread
+};
+
+absl::StatusOr<const CpuPackedWeight*> OwnWeight(const char* op, const PackedWeight& weight) {
+  const auto* own = dynamic_cast<const CpuPackedWeight*>(&weight);
+  if (own == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(op, ": the weight was packed by another backend"));
+  }
+  return own;
+}
+
+absl::Status CheckPoolLayout(const char* op, const KvPoolView& pool) {
+  if (pool.head_dim % 2 != 0 ||
+      pool.layer_bytes != static_cast<std::size_t>(pool.kv_heads) * HeadBytes(pool.head_dim)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(op, ": pool does not have this backend's layout"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const CpuRopeTable*> OwnRope(const char* op, const RopeTable& rope) {
+  const auto* own = dynamic_cast<const CpuRopeTable*>(&rope);
+  if (own == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(op, ": the rope table was made by another backend"));
+  }
+  return own;
+}
+
+absl::Status CpuBackend::EmbedTokens(const EmbedTokensArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  ASSIGN_OR_RETURN(const CpuPackedWeight* embedding, OwnWeight("embed_tokens", *args.embedding));
+  ForRows(args.hidden.rows(), [&](int t) {
+    embedding->ReadRow(static_cast<int>(args.tokens[static_cast<std::size_t>(t)].value()),
+                       args.hidden.Row(t));
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::RmsNorm(const RmsNormArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  ForRows(args.output.rows(), [&](int t) {
+    const int row = args.rows.empty() ? t : args.rows[static_cast<std::size_t>(t)];
+    kernels_.rms_norm_row(args.input.Row(row), args.weight.data(), args.epsilon,
+                          args.weight.extent(0), Bits(args.output.Row(t)));
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::MatMul(const MatMulArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  ASSIGN_OR_RETURN(const CpuPackedWeight* weight, OwnWeight("mat_mul", *args.weight));
+  if (args.input.rows() == 0) {
+    return absl::OkStatus();
+  }
+  // One share is one panel of weights, read once from memory, with all rows.
+  pool_.ParallelFor(weight->panels(), [&](int panel, int) {
+    const int column = panel * kPanelColumns;
+    kernels_.mat_mul_panel({.panel = weight->panel(panel),
+                            .input = Bits(args.input.data()),
+                            .input_stride = args.input.row_stride(),
+                            .rows = args.input.rows(),
+                            .word_columns = weight->columns() / 2,
+                            .output = args.output.data() + column,
+                            .output_stride = args.output.row_stride(),
+                            .columns = std::min(kPanelColumns, weight->rows() - column),
+                            .accumulate = args.accumulate});
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::RotateAndWriteKv(const RotateAndWriteKvArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  RETURN_IF_ERROR(CheckPoolLayout("rotate_and_write_kv", args.pool));
+  ASSIGN_OR_RETURN(const CpuRopeTable* rope, OwnRope("rotate_and_write_kv", *args.rope));
+  WriteKv(args, *rope, kernels_);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::PagedAttention(const PagedAttentionArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  RETURN_IF_ERROR(CheckPoolLayout("paged_attention", args.pool));
+  ASSIGN_OR_RETURN(const CpuRopeTable* rope, OwnRope("paged_attention", *args.rope));
+  return attention_.Run(args, *rope);
+}
+
+absl::Status CpuBackend::SiluMultiply(const SiluMultiplyArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  const int width = args.output.extent(1);
+  ForRows(args.output.rows(), [&](int t) {
+    const float* gate = args.gate_up.Row(t);
+    kernels_.silu_multiply_row(gate, gate + width, width, Bits(args.output.Row(t)));
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::SelectTokens(const SelectTokensArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  std::vector<absl::Status> statuses(args.rows.size());
+  pool_.ParallelFor(args.logits.rows(), [&](int r, int thread) {
+    const auto row = static_cast<std::size_t>(r);
+    statuses[row] = selectors_[static_cast<std::size_t>(thread)].Select(
+        args.logits.Row(r), args.logits.extent(1), args.rows[row], args.selected[row]);
+  });
+  for (absl::Status& status : statuses) {
+    RETURN_IF_ERROR(std::move(status));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& options) {
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cpu threads: ", options.threads, " is not in [1, ", kMaxThreads, "]"));
+  }
+  ASSIGN_OR_RETURN(const KernelTable* kernels, ChooseKernels(options.isa));
+  return std::make_unique<CpuBackend>(*kernels, options.threads);
+}
+
+}  // namespace baton

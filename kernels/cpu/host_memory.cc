@@ -1,0 +1,70 @@
+#include "kernels/cpu/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton {
+namespace {
+
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+constexpr std::size_t kCacheLineBytes = 64;
+
+// Owns one anonymous mapping; what it shows starts at a huge page's boundary inside it.
+class MappedMemory final : public DeviceMemory {
+ public:
+  MappedMemory(void* mapping, std::size_t mapping_bytes, std::size_t bytes)
+      : mapping_(mapping), mapping_bytes_(mapping_bytes), bytes_(bytes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(mapping);
+    const std::uintptr_t aligned = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    data_ = static_cast<std::byte*>(mapping) + (aligned - address);
+  }
+  ~MappedMemory() override { munmap(mapping_, mapping_bytes_); }
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
+
+  std::byte* data() const override { return data_; }
+  std::size_t size_bytes() const override { return bytes_; }
+
+ private:
+  void* mapping_;
+  std::size_t mapping_bytes_;
+  std::size_t bytes_;
+  std::byte* data_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHostMemory(std::size_t bytes) {
+  if (bytes == 0 || bytes > std::numeric_limits<std::ptrdiff_t>::max() - kHugePageBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("allocate ", bytes, " bytes"));
+  }
+  const std::size_t mapping_bytes = bytes + kHugePageBytes;
+  void* mapping =
+      mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("allocate ", bytes, " bytes: ", std::strerror(errno)));
+  }
+  auto memory = std::make_unique<MappedMemory>(mapping, mapping_bytes, bytes);
+  // Advice only: without huge pages everything works, a little slower.
+  madvise(memory->data(), bytes, MADV_HUGEPAGE);
+  std::memset(memory->data(), 0, bytes);
+  return memory;
+}
+
+void FreeDeleter::operator()(void* p) const {
+  std::free(p);
+}
+
+void* AllocateAligned(std::size_t bytes) {
+  return std::aligned_alloc(kCacheLineBytes,
+                            (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes);
+}
+
+}  // namespace baton

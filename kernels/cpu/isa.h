@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/kernel_table.h"
+
+namespace baton {
+
+// Kernels for `isa` (auto|avx512bf16|avx2|plain). INVALID_ARGUMENT for another name,
+// FAILED_PRECONDITION when the processor, or the architecture of the build, lacks it.
+absl::StatusOr<const KernelTable*> ChooseKernels(const std::string& isa);
+
+}  // namespace baton

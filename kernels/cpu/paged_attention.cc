@@ -1,0 +1,146 @@
+#include "kernels/cpu/paged_attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace baton {
+namespace {
+
+// Rows (query heads) of one tile: enough to read each key from the cache once for many, few enough
+// to keep accumulators and scores in the first cache.
+constexpr int kTileRows = 24;
+
+std::size_t RoundUpToLine(std::size_t floats) {
+  return (floats + 15) / 16 * 16;
+}
+
+bool SameSegments(const PagedAttentionArgs& args, std::size_t a, std::size_t b) {
+  const auto entries = [&](std::size_t row) {
+    return args.entry_segment.subspan(
+        static_cast<std::size_t>(args.row_segments[row]),
+        static_cast<std::size_t>(args.row_segments[row + 1] - args.row_segments[row]));
+  };
+  return std::ranges::equal(entries(a), entries(b));
+}
+
+const std::byte* HeadAddress(const KvPoolView& pool, LayerIndex layer, int head) {
+  return pool.data + layer.value() * pool.layer_bytes +
+         static_cast<std::size_t>(head) * HeadBytes(pool.head_dim);
+}
+
+std::size_t BlockStride(const KvPoolView& pool) {
+  return static_cast<std::size_t>(pool.layers) * pool.layer_bytes;
+}
+
+}  // namespace
+
+std::size_t AttentionScratchFloats(int rows, int head_dim) {
+  const auto r = static_cast<std::size_t>(rows);
+  const auto d = static_cast<std::size_t>(head_dim);
+  // acc, scores, sums, maxima and rescale, query words, weight words: as tile_attention.h takes
+  // them.
+  return r * RoundUpToLine(d) + r * 64 + r * 16 + 2 * RoundUpToLine(r) +
+         RoundUpToLine(r * (d / 2)) + r * 32;
+}
+
+void WriteKv(const RotateAndWriteKvArgs& args,
+             const CpuRopeTable& rope,
+             const KernelTable& kernels) {
+  const int head_dim = args.pool.head_dim;
+  const auto half = static_cast<std::size_t>(head_dim) / 2;
+  std::vector<std::uint32_t> key_words(half);
+  std::vector<std::uint16_t> values(2 * half);
+  for (int t = 0; t < args.key.rows(); ++t) {
+    const auto row = static_cast<std::size_t>(t);
+    const int rotation = args.rotation[row];
+    const auto slot = static_cast<std::size_t>(args.offset[row]);
+    for (int head = 0; head < args.pool.kv_heads; ++head) {
+      const std::size_t offset =
+          static_cast<std::size_t>(HeadAddress(args.pool, args.layer, head) - args.pool.data) +
+          args.block[row].value() * BlockStride(args.pool);
+      kernels.rotate_row(&args.key(t, head, 0), rope.cosines(rotation), rope.sines(rotation),
+                         head_dim, key_words.data());
+      auto* key =
+          reinterpret_cast<std::uint32_t*>(args.pool.data + offset) + slot;  // [D/2, 16] words
+      for (std::size_t i = 0; i < half; ++i) {
+        key[i * kBlockTokens] = key_words[i];
+      }
+      kernels.round_row(&args.value(t, head, 0), head_dim, values.data());
+      auto* value = reinterpret_cast<std::uint16_t*>(args.pool.data + offset + KeyBytes(head_dim)) +
+                    slot / 2 * 2 * values.size() + slot % 2;  // [8, D, 2]
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        value[2 * i] = values[i];
+      }
+    }
+  }
+}
+
+void CpuPagedAttention::CutTiles(const PagedAttentionArgs& args, int most_rows) {
+  tiles_.clear();
+  for (int t = 0; t < args.query.rows(); ++t) {
+    if (!tiles_.empty() && tiles_.back().count < most_rows &&
+        SameSegments(args, static_cast<std::size_t>(t) - 1, static_cast<std::size_t>(t))) {
+      ++tiles_.back().count;
+    } else {
+      tiles_.push_back({.first = t, .count = 1});
+    }
+  }
+  // Later rows of a prompt see more keys: starting with them leaves the small tiles to fill the
+  // gaps between threads.
+  std::ranges::reverse(tiles_);
+}
+
+absl::Status CpuPagedAttention::Run(const PagedAttentionArgs& args, const CpuRopeTable& rope) {
+  const int group = args.query.extent(1) / args.pool.kv_heads;
+  const int most_rows = std::max(1, kTileRows / group);
+  CutTiles(args, most_rows);
+  entry_blocks_.clear();
+  for (const int segment : args.entry_segment) {
+    entry_blocks_.push_back(args.segments[static_cast<std::size_t>(segment)].blocks.data());
+  }
+  const std::size_t thread_floats =
+      RoundUpToLine(AttentionScratchFloats(most_rows * group, args.pool.head_dim));
+  const std::size_t floats = thread_floats * static_cast<std::size_t>(pool_.threads());
+  if (floats > scratch_floats_) {
+    scratch_ = MakeAlignedArray<float>(floats);
+    scratch_floats_ = scratch_ == nullptr ? 0 : floats;
+    if (scratch_ == nullptr) {
+      return absl::ResourceExhaustedError("paged_attention: no scratch memory");
+    }
+  }
+  const int heads = args.pool.kv_heads;
+  pool_.ParallelFor(static_cast<int>(tiles_.size()) * heads, [&](int share, int thread) {
+    RunTile(args, rope, tiles_[static_cast<std::size_t>(share / heads)], share % heads,
+            scratch_.get() + static_cast<std::size_t>(thread) * thread_floats);
+  });
+  return absl::OkStatus();
+}
+
+void CpuPagedAttention::RunTile(const PagedAttentionArgs& args,
+                                const CpuRopeTable& rope,
+                                const RowTile& rows,
+                                int head,
+                                float* scratch) {
+  const int group = args.query.extent(1) / args.pool.kv_heads;
+  const int first_entry = args.row_segments[static_cast<std::size_t>(rows.first)];
+  const int entries = args.row_segments[static_cast<std::size_t>(rows.first) + 1] - first_entry;
+  kernels_.attention_tile({.query = &args.query(rows.first, head * group, 0),
+                           .query_stride = args.query.row_stride(),
+                           .output = &args.output(rows.first, head * group, 0).bits,
+                           .output_stride = args.output.row_stride(),
+                           .queries = rows.count,
+                           .group = group,
+                           .head_dim = args.pool.head_dim,
+                           .entries = entries,
+                           .blocks = entry_blocks_.data() + first_entry,
+                           .delta = args.delta.data() + first_entry,
+                           .visible_tokens = args.visible_tokens.data() + first_entry,
+                           .pool = HeadAddress(args.pool, args.layer, head),
+                           .block_stride_bytes = BlockStride(args.pool),
+                           .cosines = rope.cosines(0),
+                           .sines = rope.sines(0),
+                           .scale = args.scale,
+                           .scratch = scratch});
+}
+
+}  // namespace baton
