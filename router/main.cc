@@ -1,0 +1,111 @@
+// baton-router: completions over a fleet of prefill and decode workers.
+
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/flags.h"
+#include "common/log.h"
+#include "frontend/server_flags.h"
+#include "model/checkpoint.h"
+#include "model/model_path.h"
+#include "router/router.h"
+
+namespace {
+
+struct RouterFlags {
+  baton::ServerFlags server;
+  std::vector<std::string> decode;
+  std::vector<std::string> prefill;
+  std::string colocate_below_tokens = "512";
+  std::string policy = "prefix";
+};
+
+absl::Status CheckWorkers(const char* flag, const std::vector<std::string>& addresses) {
+  std::set<std::string> seen;
+  for (const std::string& address : addresses) {
+    if (const absl::Status status = baton::CheckHostPort(address); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", std::string(status.message())));
+    }
+    if (!seen.insert(address).second) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": ", address, " is named twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRoute(const RouterFlags& flags) {
+  if (flags.colocate_below_tokens == "measured") {
+    return absl::InvalidArgumentError(
+        "--colocate-below-tokens: measured comes with a later version; give a number of tokens");
+  }
+  std::uint32_t tokens = 0;
+  if (!absl::SimpleAtoi(flags.colocate_below_tokens, &tokens)) {
+    return absl::InvalidArgumentError(absl::StrCat("--colocate-below-tokens: \"",
+                                                   flags.colocate_below_tokens,
+                                                   "\" is not a number of tokens"));
+  }
+  if (flags.policy != "prefix") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--policy: \"", flags.policy, "\" is not in this version; leave it out"));
+  }
+  return absl::OkStatus();
+}
+
+void AddRouterFlags(baton::Flags& flags, RouterFlags& settings) {
+  baton::AddServerFlags(flags, baton::ServerKind::kRouter, settings.server);
+  flags.TextList("decode", &settings.decode, "host:port of a decode worker");
+  flags.TextList("prefill", &settings.prefill, "host:port of a prefill worker");
+  flags.Text("colocate-below-tokens", &settings.colocate_below_tokens,
+             "prompts with fewer tokens are served whole by the decode worker");
+  flags.Text("policy", &settings.policy, "only the default is in this version");
+  flags.Check([&settings] { return CheckWorkers("--decode", settings.decode); });
+  flags.Check([&settings] { return CheckWorkers("--prefill", settings.prefill); });
+  flags.Check([&settings] { return CheckRoute(settings); });
+}
+
+absl::StatusOr<int> Serve(const RouterFlags& flags) {
+  absl::StatusOr<std::string> path = baton::ResolveModelPath(flags.server.model, flags.server.cache);
+  if (!path.ok()) {
+    return path.status();
+  }
+  const auto checkpoint = baton::Checkpoint::Open(*path, flags.server.cache);
+  if (!checkpoint.ok()) {
+    return checkpoint.status();
+  }
+  std::uint32_t colocate_below_tokens = 0;
+  (void)absl::SimpleAtoi(flags.colocate_below_tokens, &colocate_below_tokens);  // checked by the flags
+  auto router = baton::Router::Start(
+      **checkpoint,
+      {.server = baton::MakeGrpcServerOptions(flags.server, "router"),
+       .fleet = {.decode = flags.decode, .prefill = flags.prefill, .tls = flags.server.tls},
+       .route = {.colocate_below_tokens = colocate_below_tokens}});
+  if (!router.ok()) {
+    return router.status();
+  }
+  return (*router)->Run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  RouterFlags settings;
+  settings.server.cache = baton::DefaultCacheFolder(std::getenv("HOME"));
+  baton::Flags flags("baton-router",
+                     "Takes completion requests, tokenizes them and sends each to the decode worker, alone or with a "
+                     "prefill worker, that serves it best.");
+  AddRouterFlags(flags, settings);
+  if (const std::optional<int> code = flags.Parse(argc, argv)) {
+    return *code;
+  }
+  baton::SetUpLog(baton::MakeLogOptions(settings.server, "router"));
+  const absl::StatusOr<int> code = Serve(settings);
+  if (!code.ok()) {
+    std::fprintf(stderr, "baton-router: %s\n", std::string(code.status().message()).c_str());
+    return 1;
+  }
+  return *code;
+}

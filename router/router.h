@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "baton/v1/worker.pb.h"
+#include "frontend/grpc_server.h"
+#include "router/fleet.h"
+#include "router/route_policy.h"
+
+namespace baton {
+
+class AdminService;
+class Checkpoint;
+class CompletionsService;
+class RouterGenerator;
+
+struct RouterOptions {
+  GrpcServerOptions server;
+  FleetOptions fleet;  // the fingerprints come from the checkpoint
+  RouteOptions route;
+};
+
+// The router: completions over a fleet of workers. Ready while some decode worker may get requests.
+//
+// Used by the main thread; the services it owns are thread-safe.
+class Router {
+ public:
+  // `checkpoint` must outlive the router; no weight of it is read. Serves at once, ready or not. Errors are those of
+  // GrpcServer::Start and of the TLS files.
+  static absl::StatusOr<std::unique_ptr<Router>> Start(const Checkpoint& checkpoint,
+                                                       RouterOptions options);
+  ~Router();
+
+  const std::string& address() const { return server_->address(); }
+
+  // Serves until SIGTERM or SIGINT; returns the exit code (see GrpcServer::Run).
+  int Run();
+
+ private:
+  Router(const Checkpoint& checkpoint, RouterOptions options, std::unique_ptr<Fleet> fleet);
+
+  v1::StatusResponse Snapshot() const;
+
+  const RouterOptions options_;
+  const std::string model_name_;
+  const TimePoint started_;
+  // Destroyed from the last to the first: calls end before what they use goes.
+  std::unique_ptr<Fleet> fleet_;
+  std::unique_ptr<RouterGenerator> generator_;
+  std::unique_ptr<CompletionsService> completions_;
+  std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<GrpcServer> server_;
+};
+
+}  // namespace baton

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "frontend/generator.h"
+#include "router/fleet.h"
+#include "router/route_policy.h"
+
+namespace baton {
+
+// Generates by choosing a route and asking a decode worker. Thread-safe.
+class RouterGenerator final : public Generator {
+ public:
+  // `fleet` must outlive every observer that has not heard its end.
+  RouterGenerator(Fleet& fleet, RouteOptions options);
+
+  std::shared_ptr<Generation> Start(GenerationJob job,
+                                    std::shared_ptr<GenerationObserver> observer) override;
+
+ private:
+  Fleet& fleet_;
+  const RouteOptions options_;
+};
+
+}  // namespace baton
