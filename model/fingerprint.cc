@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -17,10 +17,12 @@
 namespace baton {
 namespace {
 
-// One line that changes whenever the file may have; nullopt when its state cannot be read.
+// One line that changes whenever the file may have; nullopt when its state cannot be read, or when the file is so new
+// that a second change could fall on the same time stamp.
 std::optional<std::string> DescribeState(const std::string& path) {
+  constexpr std::time_t kSettledSeconds = 2;
   struct stat info {};
-  if (stat(path.c_str(), &info) != 0) {
+  if (stat(path.c_str(), &info) != 0 || std::time(nullptr) - info.st_ctim.tv_sec < kSettledSeconds) {
     return std::nullopt;
   }
   return absl::StrCat("size=", info.st_size, " inode=", info.st_ino, " modified=", info.st_mtim.tv_sec, ".",
