@@ -149,8 +149,9 @@ void Engine::GiveFirstToken(SequenceId id, TokenId token) {
 }
 
 void Engine::Adopt(SequenceId id) {
-  WithSequence(id, [](Sequence& sequence) {
+  WithSequence(id, [this](Sequence& sequence) {
     BATON_CHECK(sequence.phase == SequencePhase::kImporting && sequence.output_tokens() == 1);
+    sequence.end.adopted = options_.clock->Now();
     sequence.importing = false;
     sequence.phase = SequencePhase::kRunning;
     sequence.computed = sequence.prompt_tokens();

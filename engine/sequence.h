@@ -47,6 +47,7 @@ struct SequenceEnd {
   Duration queue{};    // submitted to first admitted
   Duration prefill{};  // first admitted to the first token sampled here; zero when none was
   int cached_tokens = 0;  // prompt tokens whose KV was already here
+  std::optional<TimePoint> adopted;  // import: when its KV joined
 };
 
 // Receives one sequence's tokens. Called on the engine thread, which must not be held up: implementations pass on or post.

@@ -1,0 +1,318 @@
+#include "decode_worker/incoming_handoff.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "proto/identity_conversion.h"
+#include "proto/status_conversion.h"
+
+namespace baton {
+
+// One try with one candidate. Turns the events of its call and of its transfer into tasks on the handoff's executor, where
+// they count only while this is still the current attempt.
+class IncomingHandoff::Attempt final : public PrefillCallEvents,
+                                       public FetchSink,
+                                       public std::enable_shared_from_this<Attempt> {
+ public:
+  Attempt(std::shared_ptr<IncomingHandoff> owner, const v1::PrefillCandidate& with)
+      : candidate(with), owner_(std::move(owner)) {}
+
+  void OnPrefillEvent(const v1::PrefillEvent& event) override {
+    PostIfCurrent([event](IncomingHandoff& handoff) {
+      if (event.has_accepted()) {
+        handoff.HandleAccepted(event.accepted());
+      } else if (event.has_first_token()) {
+        handoff.HandleFirstToken(event.first_token());
+      }
+    });
+  }
+  void OnPrefillEnd(const absl::Status& status) override {
+    PostIfCurrent([status](IncomingHandoff& handoff) { handoff.HandleCallEnd(status); });
+  }
+  void OnLanded(HandoffId, const FetchStats& stats) override {
+    PostIfCurrent([stats](IncomingHandoff& handoff) { handoff.HandleLanded(stats); });
+    LetGo();
+  }
+  void OnFailed(HandoffId, const absl::Status& why, const std::vector<int>& whole_blocks) override {
+    PostIfCurrent([why, whole_blocks](IncomingHandoff& handoff) {
+      handoff.HandleFetchFailed(why, whole_blocks);
+    });
+    LetGo();
+  }
+
+  template <typename Action>
+  void PostIfCurrent(Action action) {
+    owner_->Post([self = shared_from_this(), action = std::move(action)] {
+      if (self->owner_->attempt_ == self) {
+        action(*self->owner_);
+      }
+    });
+  }
+
+  // The transfer service reports to a plain pointer: from Fetch to its one event the attempt holds itself.
+  void HoldForFetch() { self_ = shared_from_this(); }
+  void LetGo() { std::exchange(self_, nullptr).reset(); }
+
+  const HandoffId id = HandoffId::Make();
+  const v1::PrefillCandidate candidate;
+  // Executor's thread only.
+  DecodeHandoffState state = DecodeHandoffState::kLeased;
+  std::shared_ptr<PrefillCall> call;
+  bool accepted = false;
+  bool fetching = false;
+  bool landed = false;
+  std::optional<absl::Status> failure;  // set while the fetch is being cancelled because of it
+
+ private:
+  const std::shared_ptr<IncomingHandoff> owner_;
+  std::shared_ptr<Attempt> self_;
+};
+
+namespace {
+
+void Move(DecodeHandoffState& state, DecodeHandoffState next) {
+  if (const absl::Status status = Transition(state, next); !status.ok()) {
+    LogEvent(LogLevel::kError, "handoff.illegal_transition", {{"status", status}});
+  }
+}
+
+}  // namespace
+
+IncomingHandoff::IncomingHandoff(const HandoffContext& context, HandoffPlan plan, Reporter reporter)
+    : context_(context),
+      plan_(std::move(plan)),
+      reporter_(std::move(reporter)),
+      prompt_blocks_(BlocksForTokens(plan_.sequence.prompt_size())) {}
+
+template <typename Task>
+void IncomingHandoff::Post(Task task) {
+  context_.executor.Post([self = shared_from_this(), task = std::move(task)]() mutable { task(); });
+}
+
+void IncomingHandoff::SetSequence(SequenceId id) {
+  Post([this, id] {
+    sequence_ = id;
+    TryWhenReady();
+  });
+}
+
+void IncomingHandoff::OnAdmitted(PinnedBlocks pin, int valid_blocks) {
+  Post([this, admitted = std::move(pin), valid_blocks]() mutable {
+    pin_.emplace(std::move(admitted));
+    valid_blocks_ = valid_blocks;
+    TryWhenReady();
+  });
+}
+
+void IncomingHandoff::OnLayerComputed(LayerIndex, int, int) {}  // an import computes nothing
+
+void IncomingHandoff::TryWhenReady() {
+  if (over_) {
+    pin_.reset();
+  } else if (sequence_.has_value() && pin_.has_value()) {
+    StartAttempt();
+  }
+}
+
+void IncomingHandoff::StartAttempt() {
+  attempt_ = std::make_shared<Attempt>(shared_from_this(), plan_.candidates[next_candidate_++]);
+  v1::PrefillRequest request;
+  request.set_request_id(plan_.request_id);
+  request.set_handoff_id(std::string(attempt_->id.AsBytes()));
+  request.set_epoch(pin_->generation());
+  request.set_decode_instance_id(std::string(context_.core.instance().AsBytes()));
+  request.set_expected_instance_id(attempt_->candidate.instance_id());
+  *request.mutable_identity() = ToProto(context_.core.engine().identity());
+  *request.mutable_sequence() = plan_.sequence;
+  LogEvent(LogLevel::kDebug,
+           "handoff.requested",
+           {{"request", plan_.request_id},
+            {"handoff", attempt_->id.ToString()},
+            {"prefill_worker", attempt_->candidate.address()}});
+  attempt_->call = context_.prefill.Prefill(
+      attempt_->candidate.address(), std::move(request), plan_.deadline, attempt_);
+  context_.executor.PostAt(
+      Clock::System().Now() + context_.times.accept, [attempt = attempt_, self = shared_from_this()] {
+        if (self->attempt_ == attempt && !attempt->accepted) {
+          self->FailAttempt(absl::UnavailableError("no answer to the prefill call"));
+        }
+      });
+}
+
+void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted) {
+  const std::optional<InstanceId> peer = InstanceId::FromBytes(accepted.instance_id());
+  if (attempt_->accepted || attempt_->failure.has_value()) {
+    return;
+  }
+  if (!peer.has_value()) {
+    FailAttempt(absl::InternalError("the prefill worker sent no instance id"));
+    return;
+  }
+  attempt_->accepted = true;
+  report_.split = true;
+  report_.prefill_worker = attempt_->candidate.address();
+  reporter_(report_);
+  if (!NeedsKv()) {
+    return;  // the first token is all there is
+  }
+  FetchRequest fetch{.id = attempt_->id,
+                     .epoch = pin_->generation(),
+                     .address = accepted.kv_address(),
+                     .peer = *peer,
+                     .deadline = plan_.deadline,
+                     .sink = attempt_.get()};
+  for (int i = valid_blocks_; i < prompt_blocks_; ++i) {
+    fetch.blocks.push_back({i, pin_->blocks()[static_cast<std::size_t>(i)]});
+  }
+  fetch.pin = std::make_unique<BlockPin>(*std::move(pin_));
+  pin_.reset();
+  attempt_->HoldForFetch();
+  if (const absl::Status status = context_.core.transfer().Fetch(std::move(fetch)); !status.ok()) {
+    attempt_->LetGo();
+    FailAttempt(status);
+    return;
+  }
+  attempt_->fetching = true;
+  Move(attempt_->state, DecodeHandoffState::kRequested);
+  Move(attempt_->state, DecodeHandoffState::kFetching);
+}
+
+void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first) {
+  if (first_token_.has_value() && *first_token_ != first.token()) {
+    // Two workers with one identity computed two tokens: nothing they say can be trusted.
+    LogEvent(LogLevel::kError, "handoff.tokens_differ", {{"request", plan_.request_id}});
+    context_.core.engine().Cancel(*sequence_, absl::DataLossError("two prefill workers sampled different first tokens"));
+    return;
+  }
+  if (!first_token_.has_value()) {
+    first_token_ = first.token();
+    report_.first_token = Clock::System().Now();
+    report_.queue = FromProtoDuration(first.queue());
+    report_.prefill = FromProtoDuration(first.prefill());
+    reporter_(report_);
+    context_.core.engine().GiveFirstToken(*sequence_, TokenId(first.token()));
+  }
+  AdoptIfComplete();
+}
+
+void IncomingHandoff::HandleLanded(const FetchStats& stats) {
+  attempt_->fetching = false;
+  attempt_->landed = true;
+  valid_blocks_ = prompt_blocks_;
+  Move(attempt_->state, DecodeHandoffState::kLanded);
+  report_.transport = stats.transport;
+  report_.transfer = stats.last_byte - stats.first_byte;
+  reporter_(report_);
+  LogEvent(LogLevel::kDebug,
+           "handoff.landed",
+           {{"request", plan_.request_id},
+            {"handoff", attempt_->id.ToString()},
+            {"bytes", stats.bytes},
+            {"us", std::chrono::duration_cast<std::chrono::microseconds>(report_.transfer).count()}});
+  AdoptIfComplete();
+}
+
+void IncomingHandoff::AdoptIfComplete() {
+  if (attempt_->landed && first_token_.has_value()) {
+    context_.core.engine().Adopt(*sequence_);
+    Move(attempt_->state, DecodeHandoffState::kAdopted);
+    over_ = true;
+    EndAttempt(DecodeHandoffState::kDone);
+  }
+}
+
+void IncomingHandoff::HandleCallEnd(const absl::Status& status) {
+  if (attempt_->landed) {
+    // All of the prompt is here; without a first token the last position is computed again for it.
+    ContinueAfterFailure(status);
+  } else if (status.ok() && attempt_->fetching) {
+    // The other side saw our acknowledgement before we heard of the landing: that event is on its way.
+    attempt_->accepted = true;
+  } else {
+    FailAttempt(status.ok() ? absl::UnavailableError("the prefill call ended without a first token") : status);
+  }
+}
+
+void IncomingHandoff::HandleFetchFailed(const absl::Status& why, const std::vector<int>& whole_blocks) {
+  attempt_->fetching = false;
+  for (const int block : whole_blocks) {
+    valid_blocks_ += block == valid_blocks_ ? 1 : 0;
+  }
+  FailAttempt(attempt_->failure.value_or(why));
+}
+
+void IncomingHandoff::FailAttempt(const absl::Status& why) {
+  attempt_->call->Cancel();
+  if (attempt_->fetching) {
+    // What landed is known only when the transfer has ended; its event comes at once.
+    attempt_->failure = why;
+    context_.core.transfer().CancelFetch(attempt_->id);
+    return;
+  }
+  LogEvent(LogLevel::kWarn,
+           "handoff.failed",
+           {{"request", plan_.request_id},
+            {"handoff", attempt_->id.ToString()},
+            {"prefill_worker", attempt_->candidate.address()},
+            {"state", std::string(ToString(attempt_->state))},
+            {"landed_blocks", valid_blocks_},
+            {"status", why}});
+  ContinueAfterFailure(why);
+}
+
+void IncomingHandoff::ContinueAfterFailure(const absl::Status& why) {
+  EndAttempt(DecodeHandoffState::kFailed);
+  if (valid_blocks_ == prompt_blocks_) {
+    ComputeHere();
+  } else if (next_candidate_ < plan_.candidates.size()) {
+    // The next try needs a pin: the last one's still held, or new blocks for those its transport may write to.
+    if (pin_.has_value()) {
+      StartAttempt();
+    } else {
+      context_.core.engine().RenewImport(*sequence_, valid_blocks_);
+    }
+  } else if (plan_.forced) {
+    over_ = true;
+    pin_.reset();
+    context_.core.engine().Cancel(
+        *sequence_,
+        WithReason(absl::UnavailableError(absl::StrCat("the forced split failed: ", std::string(why.message()))),
+                   "PREFILL_FAILED"));
+  } else {
+    report_.split = false;
+    report_.prefill_failed = true;
+    reporter_(report_);
+    ComputeHere();
+  }
+}
+
+void IncomingHandoff::ComputeHere() {
+  over_ = true;
+  pin_.reset();
+  LogEvent(LogLevel::kInfo,
+           "handoff.computing_here",
+           {{"request", plan_.request_id}, {"valid_blocks", valid_blocks_}, {"blocks", prompt_blocks_}});
+  context_.core.engine().ResumeLocally(*sequence_, valid_blocks_);
+}
+
+void IncomingHandoff::Abandon() {
+  Post([this] {
+    over_ = true;
+    pin_.reset();
+    if (attempt_ != nullptr) {
+      attempt_->call->Cancel();
+      if (attempt_->fetching) {
+        context_.core.transfer().CancelFetch(attempt_->id);
+      }
+      EndAttempt(DecodeHandoffState::kCancelled);
+    }
+  });
+}
+
+void IncomingHandoff::EndAttempt(DecodeHandoffState end) {
+  Move(attempt_->state, end);
+  attempt_.reset();
+}
+
+}  // namespace baton

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baton/v1/worker.pb.h"
+#include "common/clock.h"
+#include "common/random_id.h"
+#include "common/serial_executor.h"
+#include "decode_worker/prefill_client.h"
+#include "engine/engine.h"
+#include "kvtransfer/transfer_service.h"
+#include "worker/worker_core.h"
+
+namespace baton {
+
+struct HandoffTimes {
+  // From the Prefill call to its `accepted`, which comes before any queueing on the other side.
+  Duration accept = std::chrono::milliseconds(1500);
+};
+
+// What the handoffs of a decode worker share. Borrowed; outlives all of them.
+struct HandoffContext {
+  WorkerCore& core;
+  PrefillClient& prefill;
+  SerialExecutor& executor;
+  HandoffTimes times;
+};
+
+// What one request wants of its handoff.
+struct HandoffPlan {
+  std::string request_id;
+  v1::SequenceSpec sequence;
+  std::vector<v1::PrefillCandidate> candidates;  // in the order to try; at least one
+  bool forced = false;  // when no candidate is left: fail instead of computing here
+  TimePoint deadline;
+};
+
+// What is known about a request's path so far.
+struct HandoffReport {
+  bool split = false;
+  bool prefill_failed = false;
+  std::string prefill_worker;
+  std::string transport;
+  Duration queue{};                      // on the prefill side
+  Duration prefill{};                    // on the prefill side
+  Duration transfer{};                   // first byte to last
+  std::optional<TimePoint> first_token;  // when it arrived here
+};
+
+// The decode side of one disaggregated request, from leased blocks to adopted ones: asks prefill candidates in turn,
+// fetches the prompt's blocks, gives the engine's sequence its first token and its KV.
+//
+// A candidate that fails is followed by the next; whole blocks that landed are kept. With none left the engine computes
+// the rest, or the sequence ends with UNAVAILABLE if the client forced the split. Blocks that a transport may still
+// write to are never computed into: they are replaced first.
+//
+// All state belongs to the executor's thread; every other thread only posts to it. Whatever is still to come (an event of
+// a call or of a transfer, a posted task) keeps the object alive.
+class IncomingHandoff final : public HandoffHooks, public std::enable_shared_from_this<IncomingHandoff> {
+ public:
+  // Hears of every change, on the executor's thread.
+  using Reporter = std::function<void(const HandoffReport&)>;
+
+  IncomingHandoff(const HandoffContext& context, HandoffPlan plan, Reporter reporter);
+
+  // The engine's sequence that this handoff feeds. Thread-safe; once, before or after the engine admits it.
+  void SetSequence(SequenceId id);
+  // The sequence has ended, for whatever reason: stop the other side and let go. Thread-safe.
+  void Abandon();
+
+  // HandoffHooks, on the engine thread.
+  void OnAdmitted(PinnedBlocks pin, int valid_blocks) override;
+  void OnLayerComputed(LayerIndex layer, int first_block, int block_count) override;
+
+ private:
+  class Attempt;
+
+  template <typename Task>
+  void Post(Task task);
+  void TryWhenReady();
+  void StartAttempt();
+  void HandleAccepted(const v1::PrefillEvent::Accepted& accepted);
+  void HandleFirstToken(const v1::PrefillEvent::FirstToken& first);
+  void HandleCallEnd(const absl::Status& status);
+  void HandleLanded(const FetchStats& stats);
+  void HandleFetchFailed(const absl::Status& why, const std::vector<int>& whole_blocks);
+  void FailAttempt(const absl::Status& why);
+  void AdoptIfComplete();
+  void ContinueAfterFailure(const absl::Status& why);
+  void ComputeHere();
+  void EndAttempt(DecodeHandoffState end);
+  bool NeedsKv() const { return plan_.sequence.max_tokens() > 1; }
+
+  const HandoffContext context_;
+  const HandoffPlan plan_;
+  const Reporter reporter_;
+  const int prompt_blocks_;
+
+  // Executor's thread only.
+  std::optional<SequenceId> sequence_;
+  std::optional<PinnedBlocks> pin_;  // until a fetch takes it
+  int valid_blocks_ = 0;             // leading blocks of the prompt that hold their final values
+  std::size_t next_candidate_ = 0;
+  std::shared_ptr<Attempt> attempt_;  // shared with the call and the transfer that report to it
+  std::optional<std::uint32_t> first_token_;
+  HandoffReport report_;
+  bool over_ = false;  // adopted, computed here, failed or abandoned
+};
+
+}  // namespace baton

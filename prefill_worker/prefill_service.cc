@@ -1,0 +1,142 @@
+#include "prefill_worker/prefill_service.h"
+
+#include <grpcpp/server_context.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "proto/identity_conversion.h"
+#include "proto/status_conversion.h"
+#include "worker/call_deadline_service.h"
+#include "worker/stream_reactor.h"
+
+namespace baton {
+namespace {
+
+using Stream = StreamReactor<v1::PrefillEvent>;
+
+// Writes what a handoff says to one Prefill call.
+class StreamObserver final : public PrefillObserver {
+ public:
+  explicit StreamObserver(std::shared_ptr<Stream::Handle> stream) : stream_(std::move(stream)) {}
+
+  void OnFirstToken(TokenId token, Duration queue, Duration prefill) override {
+    v1::PrefillEvent event;
+    event.mutable_first_token()->set_token(token.value());
+    *event.mutable_first_token()->mutable_queue() = ToProtoDuration(queue);
+    *event.mutable_first_token()->mutable_prefill() = ToProtoDuration(prefill);
+    stream_->Send(std::move(event));
+  }
+  void OnEnd(const absl::Status& status) override { stream_->End(status); }
+
+ private:
+  const std::shared_ptr<Stream::Handle> stream_;
+};
+
+constexpr absl::Duration kLongestShutdown = absl::Seconds(10);
+
+}  // namespace
+
+PrefillService::~PrefillService() {
+  StopIntake();
+  CancelRest(absl::UnavailableError("this worker is shutting down"));
+  absl::MutexLock lock(&mutex_);
+  // A cancelled handoff ends by itself, whatever its peer does.
+  BATON_CHECK(mutex_.AwaitWithTimeout(absl::Condition(this, &PrefillService::IsIdle), kLongestShutdown));
+}
+
+grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(grpc::CallbackServerContext* context,
+                                                                    const v1::PrefillRequest* request) {
+  auto* stream = new Stream();
+  const std::shared_ptr<Stream::Handle> handle = stream->handle();
+  absl::StatusOr<HandoffTicket> ticket = CheckRequest(*request);
+  absl::StatusOr<SequenceRequest> sequence = MakeSequenceRequest(request->sequence());
+  absl::StatusOr<std::uint64_t> number = ticket.ok() && sequence.ok() ? Admit() : 0;
+  for (const absl::Status& status : {ticket.status(), sequence.status(), number.status()}) {
+    if (!status.ok()) {
+      handle->End(status);
+      return stream;
+    }
+  }
+  // The answer to the handshake; the wait for the engine comes after it.
+  v1::PrefillEvent accepted;
+  accepted.mutable_accepted()->set_instance_id(std::string(core_.instance().AsBytes()));
+  accepted.mutable_accepted()->set_kv_address(core_.transfer().address());
+  handle->Send(std::move(accepted));
+
+  auto handoff = std::make_shared<OutgoingHandoff>(core_, *std::move(ticket), std::make_shared<StreamObserver>(handle));
+  {
+    absl::MutexLock lock(&mutex_);
+    handoffs_[*number] = handoff;
+  }
+  sequence->deadline = DeadlineOf(*context);
+  handoff->Begin(*std::move(sequence), [this, number = *number] { Remove(number); });
+  stream->OnCancelled([handoff] { handoff->Cancel(absl::CancelledError("the decode worker cancelled")); });
+  return stream;
+}
+
+absl::StatusOr<HandoffTicket> PrefillService::CheckRequest(const v1::PrefillRequest& request) const {
+  const std::optional<HandoffId> id = HandoffId::FromBytes(request.handoff_id());
+  const std::optional<InstanceId> peer = InstanceId::FromBytes(request.decode_instance_id());
+  if (!id.has_value() || !peer.has_value()) {
+    return absl::InvalidArgumentError("handoff_id and decode_instance_id must have 16 bytes");
+  }
+  if (!request.expected_instance_id().empty() && request.expected_instance_id() != core_.instance().AsBytes()) {
+    return absl::FailedPreconditionError("expected_instance_id: this worker has been restarted since");
+  }
+  ASSIGN_OR_RETURN(const EngineIdentity theirs, FromProto(request.identity()));
+  const EngineIdentity& ours = core_.engine().identity();
+  if (ours != theirs) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("identity: the workers would compute different tokens: ", DescribeDifference(ours, theirs)));
+  }
+  return HandoffTicket{
+      .request_id = request.request_id(), .id = *id, .epoch = request.epoch(), .decode_instance = *peer};
+}
+
+absl::StatusOr<std::uint64_t> PrefillService::Admit() {
+  absl::MutexLock lock(&mutex_);
+  if (!accepting_) {
+    return WithReason(absl::UnavailableError("this worker is shutting down"), "DRAINING");
+  }
+  const std::uint64_t number = next_number_++;
+  handoffs_[number] = {};
+  return number;
+}
+
+void PrefillService::Remove(std::uint64_t number) {
+  absl::MutexLock lock(&mutex_);
+  handoffs_.erase(number);
+}
+
+void PrefillService::StopIntake() {
+  core_.SetDraining();
+  absl::MutexLock lock(&mutex_);
+  accepting_ = false;
+}
+
+std::size_t PrefillService::InFlight() const {
+  absl::MutexLock lock(&mutex_);
+  return handoffs_.size();
+}
+
+void PrefillService::CancelRest(const absl::Status& why) {
+  std::vector<std::shared_ptr<OutgoingHandoff>> rest;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [number, handoff] : handoffs_) {
+      if (auto alive = handoff.lock()) {
+        rest.push_back(std::move(alive));
+      }
+    }
+  }
+  for (const auto& handoff : rest) {
+    handoff->Cancel(why);
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,42 @@
+#include "worker/start_worker.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "common/check.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kvtransfer/ucx/ucx_transport.h"
+#include "model/model_path.h"
+
+namespace baton {
+namespace {
+
+// From a checked host:port; brackets of an IPv6 host are not part of it.
+ucx::TransportOptions ListenOptions(const std::string& host_port, const std::string& advertise_host) {
+  const std::size_t colon = host_port.rfind(':');
+  std::string host = host_port.substr(0, colon);
+  if (host.starts_with('[')) {
+    host = host.substr(1, host.size() - 2);
+  }
+  int port = 0;
+  const bool parsed = absl::SimpleAtoi(host_port.substr(colon + 1), &port);
+  BATON_CHECK(parsed);
+  return {.listen_host = host, .port = port, .advertise_host = advertise_host};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags, v1::Role role) {
+  ASSIGN_OR_RETURN(const std::string path, ResolveModelPath(flags.server.model, flags.server.cache));
+  LogEvent(LogLevel::kInfo, "model.opening", {{"path", path}});
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path, flags.server.cache));
+  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateCpuBackend(MakeCpuOptions(flags)));
+  return WorkerCore::Create({.role = role, .engine = MakeEngineOptions(flags)},
+                            std::move(checkpoint),
+                            std::move(backend),
+                            ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host)));
+}
+
+}  // namespace baton

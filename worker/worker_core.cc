@@ -1,0 +1,140 @@
+#include "worker/worker_core.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/flags.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "proto/identity_conversion.h"
+#include "proto/status_conversion.h"
+
+namespace baton {
+namespace {
+
+constexpr Duration kTransferStopBound = std::chrono::seconds(1);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptions& options,
+                                                               std::unique_ptr<Checkpoint> checkpoint,
+                                                               std::unique_ptr<Backend> backend,
+                                                               TransportFactory transport) {
+  std::unique_ptr<WorkerCore> core(
+      new WorkerCore(options.role, std::move(checkpoint), std::move(backend)));
+  const TimePoint begin = Clock::System().Now();
+  ASSIGN_OR_RETURN(core->engine_,
+                   Engine::Create(options.engine, *core->checkpoint_, *core->backend_));
+  const EngineIdentity& identity = core->engine_->identity();
+  ASSIGN_OR_RETURN(core->transfer_,
+                   TransferService::Start({.instance = core->instance_,
+                                           .layout_fingerprint = LayoutFingerprint(identity),
+                                           .pool = {.base = core->engine_->pool_base(),
+                                                    .layout = identity.kv,
+                                                    .blocks = core->engine_->pool_blocks()},
+                                           .times = options.transfer_times},
+                                          std::move(transport)));
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);
+  LogEvent(LogLevel::kInfo,
+           "engine.ready",
+           {{"model", core->checkpoint_->config().name},
+            {"arithmetic", identity.arithmetic},
+            {"blocks", core->engine_->pool_blocks()},
+            {"block_bytes", identity.kv.block_bytes()},
+            {"load_ms", took.count()},
+            {"instance", core->instance_.ToString()}});
+  return core;
+}
+
+WorkerCore::~WorkerCore() {
+  if (transfer_ != nullptr) {
+    transfer_->Stop(kTransferStopBound);
+  }
+  transfer_.reset();
+  engine_.reset();
+}
+
+v1::WorkerDescription WorkerCore::Describe() const {
+  v1::WorkerDescription description;
+  description.set_role(role_);
+  description.set_instance_id(std::string(instance_.AsBytes()));
+  *description.mutable_identity() = ToProto(engine_->identity());
+  description.set_model(checkpoint_->config().name);
+  description.set_context_tokens(static_cast<std::uint32_t>(checkpoint_->config().context_tokens));
+  description.set_kv_address(transfer_->address());
+  description.set_transport("tcp");
+  description.set_draining(draining_.load());
+  const EngineLoad load = engine_->load();
+  const TransferStats transfer = transfer_->stats();
+  v1::EngineLoad* proto = description.mutable_load();
+  const auto unsigned_of = [](auto value) { return static_cast<std::uint32_t>(value); };
+  proto->set_total_blocks(unsigned_of(load.total_blocks));
+  proto->set_free_blocks(unsigned_of(load.free_blocks));
+  // The two snapshots are not taken together: a block on its way back may show in both.
+  const int held = load.total_blocks - load.free_blocks;
+  const int quarantined = std::min(transfer.quarantined_blocks, held);
+  proto->set_quarantined_blocks(unsigned_of(quarantined));
+  proto->set_leased_blocks(unsigned_of(held - quarantined));
+  proto->set_waiting_sequences(unsigned_of(load.waiting));
+  proto->set_running_sequences(unsigned_of(load.running));
+  proto->set_prefilled_tokens(load.prefilled_tokens);
+  proto->set_decoded_tokens(load.decoded_tokens);
+  proto->set_open_handoffs(unsigned_of(transfer.offers + transfer.fetches));
+  return description;
+}
+
+v1::StatusResponse WorkerCore::Status(const std::string& address) const {
+  v1::StatusResponse response;
+  response.set_role(role_);
+  response.set_version(kBatonVersion);
+  response.set_model(checkpoint_->config().name);
+  *response.mutable_uptime() = ToProtoDuration(Clock::System().Now() - started_);
+  response.set_ready(!draining_.load());
+  v1::WorkerStatus* self = response.add_workers();
+  self->set_address(address);
+  self->set_alive(true);
+  *self->mutable_description() = Describe();
+  return response;
+}
+
+absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec) {
+  const v1::EngineSampling& sampling = spec.sampling();
+  // Written so that NaN fails.
+  const auto within = [](float value, float low, float high) { return value >= low && value <= high; };
+  if (!within(sampling.temperature(), 0, 2) || !within(sampling.top_p(), 0, 1) || sampling.top_p() == 0 ||
+      !within(sampling.min_p(), 0, 1) || !within(sampling.repetition_penalty(), 0, 2) ||
+      sampling.repetition_penalty() == 0 || !within(sampling.frequency_penalty(), -2, 2) ||
+      !within(sampling.presence_penalty(), -2, 2)) {
+    return absl::InvalidArgumentError("sequence.sampling: a value is out of range");
+  }
+  constexpr std::uint32_t kMostTokens = 1u << 30;
+  if (spec.max_tokens() == 0 || spec.max_tokens() > kMostTokens || spec.min_tokens() > spec.max_tokens()) {
+    return absl::InvalidArgumentError("sequence.max_tokens: is zero, too large, or below min_tokens");
+  }
+  SequenceRequest request{
+      .sampling = {.temperature = sampling.temperature(),
+                   .top_p = sampling.top_p(),
+                   .top_k = static_cast<int>(std::min(sampling.top_k(), kMostTokens)),
+                   .min_p = sampling.min_p(),
+                   .repetition_penalty = sampling.repetition_penalty(),
+                   .frequency_penalty = sampling.frequency_penalty(),
+                   .presence_penalty = sampling.presence_penalty(),
+                   .seed = sampling.seed()},
+      .max_tokens = static_cast<int>(spec.max_tokens()),
+      .min_tokens = static_cast<int>(spec.min_tokens())};
+  for (const auto& [id, bias] : sampling.logit_bias()) {
+    if (!std::isfinite(bias)) {
+      return absl::InvalidArgumentError("sequence.sampling.logit_bias: a value is not finite");
+    }
+    request.sampling.logit_bias.push_back({TokenId(id), bias});
+  }
+  // A proto map has no order; the order of additions must not depend on the process.
+  std::sort(request.sampling.logit_bias.begin(),
+            request.sampling.logit_bias.end(),
+            [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
+  request.prompt.assign(spec.prompt().begin(), spec.prompt().end());
+  request.stop_tokens.assign(spec.stop_token_ids().begin(), spec.stop_token_ids().end());
+  return request;
+}
+
+}  // namespace baton

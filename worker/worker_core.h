@@ -1,0 +1,80 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "baton/v1/worker.pb.h"
+#include "common/clock.h"
+#include "common/random_id.h"
+#include "engine/engine.h"
+#include "kernels/ops.h"
+#include "kvtransfer/transfer_service.h"
+#include "kvtransfer/transport.h"
+#include "model/checkpoint.h"
+
+namespace baton {
+
+struct WorkerOptions {
+  v1::Role role = v1::ROLE_UNSPECIFIED;
+  EngineOptions engine;
+  TransferTimes transfer_times;
+};
+
+// What a prefill and a decode worker have in common: one model on one backend in one engine, and the service that hands
+// its KV blocks to another process. Owns all of it; destroyed in the order in which each lets go of the next.
+//
+// Thread-safe.
+class WorkerCore {
+ public:
+  // Loads the model's weights into `backend`, which takes seconds for a large one, and starts engine and transfer thread.
+  static absl::StatusOr<std::unique_ptr<WorkerCore>> Create(const WorkerOptions& options,
+                                                            std::unique_ptr<Checkpoint> checkpoint,
+                                                            std::unique_ptr<Backend> backend,
+                                                            TransportFactory transport);
+
+  // Ends what runs: transfers first, since they hold pins of the engine's blocks.
+  ~WorkerCore();
+
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
+  Engine& engine() { return *engine_; }
+  TransferService& transfer() { return *transfer_; }
+  const InstanceId& instance() const { return instance_; }
+  v1::Role role() const { return role_; }
+
+  void SetDraining() { draining_.store(true); }
+
+  v1::WorkerDescription Describe() const;
+  // The Admin answer of this process; `address` is its gRPC address as peers know it.
+  v1::StatusResponse Status(const std::string& address) const;
+
+ private:
+  WorkerCore(v1::Role role, std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<Backend> backend)
+      : role_(role), checkpoint_(std::move(checkpoint)), backend_(std::move(backend)) {}
+
+  const v1::Role role_;
+  const InstanceId instance_ = InstanceId::Make();
+  const TimePoint started_ = Clock::System().Now();
+  const std::unique_ptr<Checkpoint> checkpoint_;
+  const std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<TransferService> transfer_;
+  std::atomic<bool> draining_{false};
+};
+
+// Converts and checks a sequence that another process asks for; INVALID_ARGUMENT names the field. The engine checks
+// lengths and ids against its model.
+absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec);
+
+// Keeps the engine's blocks alive for a transfer.
+class BlockPin final : public RegionPin {
+ public:
+  explicit BlockPin(PinnedBlocks blocks) : blocks_(std::move(blocks)) {}
+
+ private:
+  PinnedBlocks blocks_;
+};
+
+}  // namespace baton

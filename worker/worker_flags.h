@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/flags.h"
+#include "engine/engine.h"
+#include "frontend/server_flags.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace baton {
+
+// What both kinds of worker take from their command line.
+struct WorkerFlags {
+  ServerFlags server;
+  std::string kv_listen = "127.0.0.1:0";
+  std::string kv_transport = "auto";
+  std::string device = "auto";
+  std::string cpu_isa = "auto";
+  std::int64_t threads = 1;
+  std::size_t kv_pool_bytes = std::size_t{2} << 30;
+  std::int64_t max_batch_tokens = 256;
+  std::int64_t max_sequences = 64;
+  std::vector<std::string> routers;  // registration comes later: a value is refused
+};
+
+// Adds the flags and their checks. `settings` must outlive Parse; its values are the defaults.
+void AddWorkerFlags(Flags& flags, WorkerFlags& settings);
+
+// From checked flags.
+EngineOptions MakeEngineOptions(const WorkerFlags& settings);
+CpuOptions MakeCpuOptions(const WorkerFlags& settings);
+
+}  // namespace baton

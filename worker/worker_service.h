@@ -1,0 +1,21 @@
+#pragma once
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "worker/worker_core.h"
+
+namespace baton {
+
+// baton.v1.Worker over a WorkerCore, which must outlive it. Thread-safe.
+class WorkerService final : public v1::Worker::CallbackService {
+ public:
+  explicit WorkerService(const WorkerCore& core) : core_(core) {}
+
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
+                                     const v1::DescribeRequest* request,
+                                     v1::WorkerDescription* response) override;
+
+ private:
+  const WorkerCore& core_;
+};
+
+}  // namespace baton
