@@ -52,7 +52,6 @@ void OutgoingHandoff::OnAdmitted(PinnedBlocks pin, int valid_blocks) {
   std::optional<SequenceId> refused;
   {
     absl::MutexLock lock(&mutex_);
-    admitted_ = Clock::System().Now();
     const absl::Status status = cancelled_.has_value() ? *cancelled_ : core_.transfer().Offer(std::move(offer));
     if (status.ok()) {
       offer_open_ = true;

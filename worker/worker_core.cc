@@ -1,5 +1,6 @@
 #include "worker/worker_core.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -132,8 +133,12 @@ absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec
   std::sort(request.sampling.logit_bias.begin(),
             request.sampling.logit_bias.end(),
             [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
-  request.prompt.assign(spec.prompt().begin(), spec.prompt().end());
-  request.stop_tokens.assign(spec.stop_token_ids().begin(), spec.stop_token_ids().end());
+  for (const std::uint32_t id : spec.prompt()) {
+    request.prompt.emplace_back(id);
+  }
+  for (const std::uint32_t id : spec.stop_token_ids()) {
+    request.stop_tokens.emplace_back(id);
+  }
   return request;
 }
 
