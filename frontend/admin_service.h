@@ -6,7 +6,8 @@
 
 namespace baton {
 
-// baton.v1.Admin over a function that takes the snapshot. Thread-safe when the function is; it must not block.
+// baton.v1.Admin over a function that takes the snapshot. Thread-safe when the function is; it must
+// not block.
 class AdminService final : public v1::Admin::CallbackService {
  public:
   explicit AdminService(std::function<v1::StatusResponse()> snapshot);

@@ -37,8 +37,8 @@ TimePoint CallDeadline(const grpc::CallbackServerContext& context,
 }
 
 void CutCall(grpc::CallbackServerContext& context, const absl::Status& status) {
-  // ServerContext::TryCancel does the same with CANCELLED, which would hide the reason from the client. The code numbers
-  // of Abseil and gRPC are equal.
+  // ServerContext::TryCancel does the same with CANCELLED, which would hide the reason from the
+  // client. The code numbers of Abseil and gRPC are equal.
   grpc_call_cancel_with_status(context.c_call(), static_cast<grpc_status_code>(status.code()),
                                std::string(status.message()).c_str(), nullptr);
 }

@@ -16,7 +16,8 @@ class CompleteReactor final : public grpc::ServerUnaryReactor, public Completion
   // Both live until OnDone, by gRPC's rules.
   CompleteReactor(const grpc::CallbackServerContext& context, v1::CompleteResponse& response);
 
-  // Begins the session, or ends the call with why there is none. Called once, before the method handler returns.
+  // Begins the session, or ends the call with why there is none. Called once, before the method
+  // handler returns.
   void Begin(absl::StatusOr<std::shared_ptr<CompletionSession>> session, Generator& generator);
 
   bool OnChunk(v1::CompleteChunk chunk) override;

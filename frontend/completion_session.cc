@@ -64,12 +64,11 @@ absl::Status CompletionSession::Enter(std::shared_ptr<RunningRequests> running) 
 }
 
 void CompletionSession::Start(Generator& generator) {
-  const TimerThread::Key key =
-      timer_.Schedule(options_.deadline, [weak = weak_from_this()] {
-        if (const std::shared_ptr<CompletionSession> session = weak.lock()) {
-          session->Stop(absl::DeadlineExceededError("deadline of the request is over"));
-        }
-      });
+  const TimerThread::Key key = timer_.Schedule(options_.deadline, [weak = weak_from_this()] {
+    if (const std::shared_ptr<CompletionSession> session = weak.lock()) {
+      session->Stop(absl::DeadlineExceededError("deadline of the request is over"));
+    }
+  });
   {
     absl::MutexLock lock(&mutex_);
     deadline_key_ = key;
@@ -130,7 +129,9 @@ void CompletionSession::CancelGeneration() {
   }
 }
 
-void CompletionSession::OnProgress(const GenerationResult& so_far) { result_ = so_far; }
+void CompletionSession::OnProgress(const GenerationResult& so_far) {
+  result_ = so_far;
+}
 
 void CompletionSession::OnToken(TokenId id) {
   if (text_.stopped() || stopping()) {

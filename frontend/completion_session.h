@@ -18,29 +18,35 @@
 
 namespace baton {
 
-// The client's call, as a session sees it. OnChunk and OnEnd come one at a time, OnEnd last and once.
+// The client's call, as a session sees it. OnChunk and OnEnd come one at a time, OnEnd last and
+// once.
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
-  // False when the client has left too much unread; nothing but OnEnd follows then. The last chunk, which carries
-  // usage, is always taken.
+  // False when the client has left too much unread; nothing but OnEnd follows then. The last chunk,
+  // which carries usage, is always taken.
   virtual bool OnChunk(v1::CompleteChunk chunk) = 0;
   // `cut`: the end does not wait for chunks that are not on their way yet.
   virtual void OnEnd(const absl::Status& status, bool cut) = 0;
 
-  // After OnEnd: keeps the call alive for CutHeld, unless its last byte is on its way already (false). Any thread.
+  // After OnEnd: keeps the call alive for CutHeld, unless its last byte is on its way already
+  // (false). Any thread.
   virtual bool Hold() = 0;
-  // Ends the held call with `status` without waiting for a client that does not read, and lets go of it.
+  // Ends the held call with `status` without waiting for a client that does not read, and lets go
+  // of it.
   virtual void CutHeld(const absl::Status& status) = 0;
 };
 
-// One request between its admission and its end: turns tokens into chunks of text, watches for stop strings, keeps the
-// times, and ends the generation when the client, the deadline or the server wants so.
+// One request between its admission and its end: turns tokens into chunks of text, watches for stop
+// strings, keeps the times, and ends the generation when the client, the deadline or the server
+// wants so.
 //
-// Of the reasons to end early the first wins; a text that has met its stop string ends with OK whatever comes after.
-// Shared by the client's call and the generation, because neither knows who lets go first.
+// Of the reasons to end early the first wins; a text that has met its stop string ends with OK
+// whatever comes after. Shared by the client's call and the generation, because neither knows who
+// lets go first.
 //
-// Stop is thread-safe; OnProgress to OnError come one at a time (see GenerationObserver); Start and Detach belong to the call.
+// Stop is thread-safe; OnProgress to OnError come one at a time (see GenerationObserver); Start and
+// Detach belong to the call.
 class CompletionSession final : public GenerationObserver,
                                 public std::enable_shared_from_this<CompletionSession> {
  public:
@@ -86,8 +92,9 @@ class CompletionSession final : public GenerationObserver,
   const std::string id_;
   const Options options_;
   TimerThread& timer_;
-  std::shared_ptr<RunningRequests> running_;  // shared: a generation may let go of this after the service has gone
-  GenerationJob job_;                         // handed on by Start
+  std::shared_ptr<RunningRequests>
+      running_;        // shared: a generation may let go of this after the service has gone
+  GenerationJob job_;  // handed on by Start
   const std::uint32_t prompt_tokens_;
 
   // Used by the generation's calls only.

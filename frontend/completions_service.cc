@@ -19,7 +19,8 @@
 namespace baton {
 namespace {
 
-grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
+grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context,
+                                    const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
@@ -41,9 +42,13 @@ CompletionsService::CompletionsService(const Checkpoint& checkpoint,
 
 CompletionsService::~CompletionsService() = default;
 
-void CompletionsService::StopIntake() { running_->StopIntake(); }
+void CompletionsService::StopIntake() {
+  running_->StopIntake();
+}
 
-std::size_t CompletionsService::InFlight() const { return running_->in_flight(); }
+std::size_t CompletionsService::InFlight() const {
+  return running_->in_flight();
+}
 
 void CompletionsService::CancelRest(const absl::Status& why) {
   for (const std::shared_ptr<CompletionSession>& session : running_->All()) {
@@ -62,9 +67,9 @@ absl::StatusOr<std::shared_ptr<CompletionSession>> CompletionsService::Admit(
   const TimePoint arrival = Clock::System().Now();
   const auto admit = [&]() -> absl::StatusOr<std::shared_ptr<CompletionSession>> {
     RETURN_IF_ERROR(running_->CheckIntake());
-    const TimePoint deadline = CallDeadline(
-        context, arrival,
-        {.default_time = options_.default_deadline, .longest = options_.max_deadline});
+    const TimePoint deadline =
+        CallDeadline(context, arrival,
+                     {.default_time = options_.default_deadline, .longest = options_.max_deadline});
     if (deadline <= arrival) {
       return absl::DeadlineExceededError("deadline was over when the request came");
     }
@@ -95,8 +100,7 @@ grpc::ServerUnaryReactor* CompletionsService::Complete(grpc::CallbackServerConte
 }
 
 grpc::ServerWriteReactor<v1::CompleteChunk>* CompletionsService::StreamComplete(
-    grpc::CallbackServerContext* context,
-    const v1::CompleteRequest* request) {
+    grpc::CallbackServerContext* context, const v1::CompleteRequest* request) {
   auto* reactor = new StreamCompleteReactor(*context, options_.max_pending_chunks);
   reactor->Begin(Admit(*context, *request, *reactor), generator_);
   return reactor;
@@ -139,9 +143,9 @@ grpc::ServerUnaryReactor* CompletionsService::Detokenize(grpc::CallbackServerCon
     RETURN_IF_ERROR(validator_->CheckModel(request->model()));
     for (int i = 0; i < request->ids_size(); ++i) {
       if (request->ids(i) >= vocabulary) {
-        return FieldError(absl::StrCat("ids[", i, "]"),
-                          absl::StrCat(request->ids(i), " is not below the vocabulary size ",
-                                       vocabulary));
+        return FieldError(
+            absl::StrCat("ids[", i, "]"),
+            absl::StrCat(request->ids(i), " is not below the vocabulary size ", vocabulary));
       }
       const TokenId id(request->ids(i));
       if (!request->skip_special() || !tokenizer.IsControl(id)) {

@@ -12,8 +12,8 @@
 
 namespace baton {
 
-// The seam between what faces clients and whoever computes: the router asks a decode worker, a decode worker asks its
-// own engine.
+// The seam between what faces clients and whoever computes: the router asks a decode worker, a
+// decode worker asks its own engine.
 
 // One request, checked and tokenized.
 struct GenerationJob {
@@ -30,13 +30,15 @@ struct GenerationResult {
   Duration route{0};  // spent on choosing
 };
 
-// Hears of one generation. Calls come from any thread, one at a time, and may begin before Generator::Start has
-// returned. Exactly one of OnFinished and OnError comes, and it is the last call.
+// Hears of one generation. Calls come from any thread, one at a time, and may begin before
+// Generator::Start has returned. Exactly one of OnFinished and OnError comes, and it is the last
+// call.
 class GenerationObserver {
  public:
   virtual ~GenerationObserver() = default;
-  // What is known by now, with an unspecified finish reason; any number of times, at the latest before the first
-  // token. Without it, a request that a stop string ends has nothing to say about its path.
+  // What is known by now, with an unspecified finish reason; any number of times, at the latest
+  // before the first token. Without it, a request that a stop string ends has nothing to say about
+  // its path.
   virtual void OnProgress(const GenerationResult& so_far) = 0;
   // The next token; the one that ends the sequence (end of sequence, stop token) is among them.
   virtual void OnToken(TokenId id) = 0;
@@ -44,13 +46,13 @@ class GenerationObserver {
   virtual void OnError(absl::Status status) = 0;
 };
 
-// A generation under way. Thread-safe. It lets go of its observer once that has heard the end; it may be destroyed
-// before that, which does not stop it, and during a call to the observer.
+// A generation under way. Thread-safe. It lets go of its observer once that has heard the end; it
+// may be destroyed before that, which does not stop it, and during a call to the observer.
 class Generation {
  public:
   virtual ~Generation() = default;
-  // Ends it soon, without blocking: the observer then hears CANCELLED, or the end that was on its way already. Any
-  // number of times, also after the end.
+  // Ends it soon, without blocking: the observer then hears CANCELLED, or the end that was on its
+  // way already. Any number of times, also after the end.
   virtual void Cancel() = 0;
 };
 
@@ -58,8 +60,9 @@ class Generation {
 class Generator {
  public:
   virtual ~Generator() = default;
-  // Does not block. Never null: a job that cannot be started ends by OnError. The generation shares `observer` until
-  // the end because neither side knows who finishes first: the client's call or the computation.
+  // Does not block. Never null: a job that cannot be started ends by OnError. The generation shares
+  // `observer` until the end because neither side knows who finishes first: the client's call or
+  // the computation.
   virtual std::shared_ptr<Generation> Start(GenerationJob job,
                                             std::shared_ptr<GenerationObserver> observer) = 0;
 };

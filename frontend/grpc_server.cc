@@ -18,11 +18,13 @@ namespace baton {
 namespace {
 
 constexpr int kMaxMessageBytes = 16 << 20;
-// A client whose machine has vanished is noticed after about a minute; a client may ping as often as it likes.
+// A client whose machine has vanished is noticed after about a minute; a client may ping as often
+// as it likes.
 constexpr int kKeepaliveTimeMs = 40'000;
 constexpr int kKeepaliveTimeoutMs = 20'000;
 constexpr std::chrono::milliseconds kTick{20};
-// For what is cancelled to end by itself, and for last bytes to leave, before the server is torn down.
+// For what is cancelled to end by itself, and for last bytes to leave, before the server is torn
+// down.
 constexpr std::chrono::milliseconds kCancelTime{2'000};
 constexpr std::chrono::milliseconds kFlushTime{1'000};
 
@@ -46,8 +48,7 @@ GrpcServer::GrpcServer(GrpcServerOptions options, std::vector<std::string> servi
     : options_(std::move(options)), service_names_(std::move(service_names)) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
-    GrpcServerOptions options,
-    const std::vector<ServedService>& services) {
+    GrpcServerOptions options, const std::vector<ServedService>& services) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -76,8 +77,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     server->SetHealth(false);
   }
   const std::string& host = server->options_.advertise_host;
-  server->address_ =
-      absl::StrCat(host.empty() ? HostOf(server->options_.listen) : host, ":", port);
+  server->address_ = absl::StrCat(host.empty() ? HostOf(server->options_.listen) : host, ":", port);
   LogEvent(LogLevel::kInfo, "server.listening",
            {{"listen", server->options_.listen},
             {"address", server->address_},

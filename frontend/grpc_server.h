@@ -35,21 +35,26 @@ struct ServedService {
   grpc::Service* service = nullptr;
 };
 
-// What every server program shares: the gRPC server with health and reflection, the ready line, and the orderly end.
+// What every server program shares: the gRPC server with health and reflection, the ready line, and
+// the orderly end.
 //
-// Messages up to 16 MiB. Health knows "" and every service by name, all NOT_SERVING until SetReady(true).
+// Messages up to 16 MiB. Health knows "" and every service by name, all NOT_SERVING until
+// SetReady(true).
 //
-// SetReady is thread-safe; the rest is for the main thread. One object a process, since signals belong to the process.
+// SetReady is thread-safe; the rest is for the main thread. One object a process, since signals
+// belong to the process.
 class GrpcServer {
  public:
   // Exit codes of Run.
   static constexpr int kDrained = 0;
-  static constexpr int kDrainCutShort = 3;  // a second signal came or the grace was over: requests were cancelled
+  static constexpr int kDrainCutShort =
+      3;  // a second signal came or the grace was over: requests were cancelled
 
-  // Listens and serves at once. The services are borrowed and must outlive the server. UNAVAILABLE saying why when the
-  // address cannot be listened on (taken, not ours); INVALID_ARGUMENT for TLS files that do not fit.
-  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(GrpcServerOptions options,
-                                                           const std::vector<ServedService>& services);
+  // Listens and serves at once. The services are borrowed and must outlive the server. UNAVAILABLE
+  // saying why when the address cannot be listened on (taken, not ours); INVALID_ARGUMENT for TLS
+  // files that do not fit.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
+      GrpcServerOptions options, const std::vector<ServedService>& services);
 
   // Stops at once whatever still runs.
   ~GrpcServer();
@@ -57,15 +62,16 @@ class GrpcServer {
   // Advertised host and real port.
   const std::string& address() const { return address_; }
 
-  // A further address for the ready line, e.g. ("kv", "127.0.0.1:40001"). Call before the first SetReady(true).
+  // A further address for the ready line, e.g. ("kv", "127.0.0.1:40001"). Call before the first
+  // SetReady(true).
   void AddDoor(std::string key, std::string address);
 
-  // Sets the health of every service. The first true prints `ready <role> grpc=host:port ...` on standard output.
-  // Without effect once the end has begun.
+  // Sets the health of every service. The first true prints `ready <role> grpc=host:port ...` on
+  // standard output. Without effect once the end has begun.
   void SetReady(bool ready);
 
-  // Serves until SIGTERM or SIGINT. Then: NOT_SERVING, no intake, requests under way finish; on a second signal or
-  // after the grace the rest ends with UNAVAILABLE. Returns the exit code.
+  // Serves until SIGTERM or SIGINT. Then: NOT_SERVING, no intake, requests under way finish; on a
+  // second signal or after the grace the rest ends with UNAVAILABLE. Returns the exit code.
   int Run(DrainTarget& work);
 
  private:

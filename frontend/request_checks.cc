@@ -37,7 +37,8 @@ absl::Status CheckKnownField(const Message& message,
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
     const int value = reflection.GetEnumValue(message, &field);
     if (field.enum_type()->FindValueByNumber(value) == nullptr) {
-      return FieldError(path, absl::StrCat(value, " is not a value of ", field.enum_type()->name()));
+      return FieldError(path,
+                        absl::StrCat(value, " is not a value of ", field.enum_type()->name()));
     }
     return absl::OkStatus();
   }
@@ -102,7 +103,8 @@ absl::Status CheckImplemented(const v1::CompleteRequest& request) {
   }
   if (request.has_logprobs()) {
     return request.logprobs() > kMaxLogprobs
-               ? FieldError("logprobs", absl::StrCat(request.logprobs(), " is above ", kMaxLogprobs))
+               ? FieldError("logprobs",
+                            absl::StrCat(request.logprobs(), " is above ", kMaxLogprobs))
                : NotYet("logprobs");
   }
   if (request.echo()) {

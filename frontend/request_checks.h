@@ -8,18 +8,18 @@
 
 namespace baton {
 
-// The checks of a CompleteRequest that need no model. Each returns OK or INVALID_ARGUMENT with the field as in the
-// proto.
+// The checks of a CompleteRequest that need no model. Each returns OK or INVALID_ARGUMENT with the
+// field as in the proto.
 
-// No field number and no enum value that this build does not know, here or in a nested message. The field is named by
-// its path, an unknown one by its number: "sampling.#12".
+// No field number and no enum value that this build does not know, here or in a nested message. The
+// field is named by its path, an unknown one by its number: "sampling.#12".
 absl::Status CheckNoUnknownFields(const v1::CompleteRequest& request);
 
 // request_id, session, zone and cache_salt: at most 128 bytes.
 absl::Status CheckFieldLengths(const v1::CompleteRequest& request);
 
-// Fields of the contract whose behaviour comes in a later version keep their neutral value; those with a range of
-// their own are checked against that first.
+// Fields of the contract whose behaviour comes in a later version keep their neutral value; those
+// with a range of their own are checked against that first.
 absl::Status CheckImplemented(const v1::CompleteRequest& request);
 
 // At most 16, each of 1 to 256 bytes of UTF-8 (the text they are searched in is always UTF-8).

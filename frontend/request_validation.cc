@@ -42,8 +42,8 @@ absl::StatusOr<ValidatedRequest> RequestValidator::Validate(
   RETURN_IF_ERROR(FillStopTokens(request, result.sequence));
   const std::uint32_t context = static_cast<std::uint32_t>(checkpoint_.config().context_tokens);
   if (request.has_max_tokens() && (request.max_tokens() == 0 || request.max_tokens() > context)) {
-    return FieldError("max_tokens", absl::StrCat(request.max_tokens(), " is not from 1 to ", context,
-                                                 ", the context of the model"));
+    return FieldError("max_tokens", absl::StrCat(request.max_tokens(), " is not from 1 to ",
+                                                 context, ", the context of the model"));
   }
   if (request.has_max_tokens() && request.min_tokens() > request.max_tokens()) {
     return FieldError("min_tokens", absl::StrCat(request.min_tokens(), " is above max_tokens ",
@@ -94,7 +94,8 @@ absl::StatusOr<std::vector<TokenId>> RequestValidator::TokenizeText(
   return checkpoint_.tokenizer().Encode(request.text(), request.special());
 }
 
-absl::StatusOr<std::vector<TokenId>> RequestValidator::TakeTokens(const v1::TokenIds& tokens) const {
+absl::StatusOr<std::vector<TokenId>> RequestValidator::TakeTokens(
+    const v1::TokenIds& tokens) const {
   if (tokens.ids().empty()) {
     return FieldError("prompt", "is empty");
   }
@@ -103,16 +104,17 @@ absl::StatusOr<std::vector<TokenId>> RequestValidator::TakeTokens(const v1::Toke
   ids.reserve(static_cast<std::size_t>(tokens.ids_size()));
   for (int i = 0; i < tokens.ids_size(); ++i) {
     if (tokens.ids(i) >= vocabulary) {
-      return FieldError(absl::StrCat("tokens.ids[", i, "]"),
-                        absl::StrCat(tokens.ids(i), " is not below the vocabulary size ", vocabulary));
+      return FieldError(
+          absl::StrCat("tokens.ids[", i, "]"),
+          absl::StrCat(tokens.ids(i), " is not below the vocabulary size ", vocabulary));
     }
     ids.emplace_back(tokens.ids(i));
   }
   return ids;
 }
 
-// Roles are fixed to the three that every chat format has: a role that the model has never seen would be accepted by
-// the template and answered with nonsense.
+// Roles are fixed to the three that every chat format has: a role that the model has never seen
+// would be accepted by the template and answered with nonsense.
 absl::StatusOr<std::vector<TokenId>> RequestValidator::TokenizeChat(const v1::Chat& chat) const {
   if (chat.messages().empty()) {
     return FieldError("prompt", "is empty: chat has no messages");
@@ -139,16 +141,17 @@ absl::StatusOr<std::vector<TokenId>> RequestValidator::TokenizeChat(const v1::Ch
   return ids;
 }
 
-// Keeps the time spent on a hopeless prompt short: tokenizing 16 MiB takes seconds, this takes none. The factor of 2
-// leaves room for bytes that the vocabulary lacks and that therefore take no token.
+// Keeps the time spent on a hopeless prompt short: tokenizing 16 MiB takes seconds, this takes
+// none. The factor of 2 leaves room for bytes that the vocabulary lacks and that therefore take no
+// token.
 absl::Status RequestValidator::CheckPromptBytes(std::size_t bytes) const {
   const auto context = static_cast<std::size_t>(checkpoint_.config().context_tokens);
   if (bytes <= 2 * context * longest_token_bytes_) {
     return absl::OkStatus();
   }
-  return FieldError("prompt", absl::StrCat("has ", bytes, " bytes, too many for the context of ",
-                                           context, " tokens of at most ", longest_token_bytes_,
-                                           " bytes"));
+  return FieldError("prompt",
+                    absl::StrCat("has ", bytes, " bytes, too many for the context of ", context,
+                                 " tokens of at most ", longest_token_bytes_, " bytes"));
 }
 
 absl::Status RequestValidator::FillSampling(const v1::Sampling& given,
@@ -217,9 +220,9 @@ absl::Status RequestValidator::FillLengths(const v1::CompleteRequest& request,
     return FieldError("prompt", "has no tokens: the vocabulary holds none of its characters");
   }
   if (prompt >= context) {
-    return FieldError("prompt", absl::StrCat("has ", prompt,
-                                             " tokens; with one more they must fit the context of ",
-                                             context));
+    return FieldError(
+        "prompt", absl::StrCat("has ", prompt,
+                               " tokens; with one more they must fit the context of ", context));
   }
   const std::uint32_t room = context - prompt;
   if (request.has_max_tokens() && request.max_tokens() > room) {

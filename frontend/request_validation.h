@@ -11,7 +11,8 @@
 
 namespace baton {
 
-// A request that may be computed: every range checked, every default filled in, the prompt tokenized.
+// A request that may be computed: every range checked, every default filled in, the prompt
+// tokenized.
 struct ValidatedRequest {
   std::string request_id;
   v1::SequenceSpec sequence;
@@ -19,11 +20,13 @@ struct ValidatedRequest {
   std::vector<std::string> stop;  // strings; what `sequence` carries are stop tokens
 };
 
-// Turns what a client sent into a ValidatedRequest or a status that names the offending field as in the proto.
+// Turns what a client sent into a ValidatedRequest or a status that names the offending field as in
+// the proto.
 //
-// Nothing is ignored: an enum value or a field number this build does not know is INVALID_ARGUMENT, and so is a field
-// whose behaviour comes in a later version. Of several problems the first in the order of the checks is reported; the
-// prompt is tokenized last, and not at all when its length alone shows that it cannot fit.
+// Nothing is ignored: an enum value or a field number this build does not know is INVALID_ARGUMENT,
+// and so is a field whose behaviour comes in a later version. Of several problems the first in the
+// order of the checks is reported; the prompt is tokenized last, and not at all when its length
+// alone shows that it cannot fit.
 //
 // Immutable after construction and therefore thread-safe.
 class RequestValidator {

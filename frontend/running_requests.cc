@@ -21,11 +21,10 @@ absl::Status RunningRequests::CheckIntakeLocked() const {
     return WithReason(absl::UnavailableError("server is shutting down"), "SHUTTING_DOWN");
   }
   if (in_flight_ >= limit_) {
-    return WithReason(
-        WithRetryAfter(absl::ResourceExhaustedError(
-                           absl::StrCat(limit_, " requests are running, which is the limit")),
-                       kRetryAfter),
-        "TOO_MANY_REQUESTS");
+    return WithReason(WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(
+                                         limit_, " requests are running, which is the limit")),
+                                     kRetryAfter),
+                      "TOO_MANY_REQUESTS");
   }
   return absl::OkStatus();
 }

@@ -22,10 +22,11 @@ class RunningRequests {
   // More than `limit` at a time are refused.
   explicit RunningRequests(std::size_t limit);
 
-  // Whether a request may come in at all: UNAVAILABLE after StopIntake, RESOURCE_EXHAUSTED when full.
+  // Whether a request may come in at all: UNAVAILABLE after StopIntake, RESOURCE_EXHAUSTED when
+  // full.
   absl::Status CheckIntake() const;
-  // CheckIntake, and ALREADY_EXISTS, field `request_id`, while another of this id runs. Until Leave, `session` can be
-  // found and is counted.
+  // CheckIntake, and ALREADY_EXISTS, field `request_id`, while another of this id runs. Until
+  // Leave, `session` can be found and is counted.
   absl::Status Enter(const std::string& id, const std::shared_ptr<CompletionSession>& session);
   // The request has ended as `outcome` says; its id is free again.
   void End(const std::string& id, const std::string& outcome);
@@ -47,7 +48,8 @@ class RunningRequests {
   mutable absl::Mutex mutex_;
   bool intake_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::string, std::weak_ptr<CompletionSession>> sessions_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::weak_ptr<CompletionSession>> sessions_
+      ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t> outcomes_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -10,21 +10,20 @@ namespace {
 
 absl::Status CheckListen(ServerKind kind, const ServerFlags& settings) {
   if (const absl::Status status = CheckHostPort(settings.listen); !status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen: ", std::string(status.message())));
+    return absl::InvalidArgumentError(absl::StrCat("--listen: ", std::string(status.message())));
   }
   const auto is_wildcard = [](const std::string& host) {
     return host == "0.0.0.0" || host == "[::]" || host == "::" || host == "*";
   };
   if (is_wildcard(settings.advertise_host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--advertise-host: \"", settings.advertise_host, "\" is no address that others can reach"));
+    return absl::InvalidArgumentError(absl::StrCat("--advertise-host: \"", settings.advertise_host,
+                                                   "\" is no address that others can reach"));
   }
   const std::string host = settings.listen.substr(0, settings.listen.rfind(':'));
   if (kind == ServerKind::kWorker && is_wildcard(host) && settings.advertise_host.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--advertise-host: is needed when --listen is the wildcard ", host,
-        ": say under which name or address others reach this machine"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--advertise-host: is needed when --listen is the wildcard ", host,
+                     ": say under which name or address others reach this machine"));
   }
   return absl::OkStatus();
 }
@@ -55,8 +54,9 @@ void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
     flags.Text("advertise-host", &settings.advertise_host,
                "host that peers and routers are told; empty: that of --listen");
   }
-  flags.Text("model", &settings.model,
-             "GGUF file, Hugging Face directory, or a name in <cache>/models; empty: the example model");
+  flags.Text(
+      "model", &settings.model,
+      "GGUF file, Hugging Face directory, or a name in <cache>/models; empty: the example model");
   flags.Text("cache", &settings.cache, "folder that holds models/");
   flags.Choice("log-level", &settings.log_level, {"debug", "info", "warn", "error"},
                "least level that is logged");
@@ -66,7 +66,8 @@ void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
   flags.Text("tls-ca", &settings.tls.authority,
              "PEM authorities; clients must then show a certificate of one of them");
   flags.Integer("drain-grace-ms", &settings.drain_grace_ms, 0, 86'400'000,
-                "time for running requests after SIGTERM; then they end with UNAVAILABLE and the exit code is 3");
+                "time for running requests after SIGTERM; then they end with UNAVAILABLE and the "
+                "exit code is 3");
   RefuseForNow(flags, "zone", &settings.zone);
   RefuseForNow(flags, "metrics-listen", &settings.metrics_listen);
   RefuseForNow(flags, "trace-file", &settings.trace_file);

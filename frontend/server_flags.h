@@ -33,9 +33,9 @@ struct ServerFlags {
 // "$HOME/.cache/baton"; the default of --cache, which BATON_CACHE overrides. `home` may be null.
 std::string DefaultCacheFolder(const char* home);
 
-// Adds the shared flags and their checks, among them that a wildcard --listen of a worker needs --advertise-host. The
-// values in `settings` are the defaults (main sets `cache`, and `listen` when it is not the kind's usual one).
-// `settings` must outlive Parse.
+// Adds the shared flags and their checks, among them that a wildcard --listen of a worker needs
+// --advertise-host. The values in `settings` are the defaults (main sets `cache`, and `listen` when
+// it is not the kind's usual one). `settings` must outlive Parse.
 void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings);
 
 // Adds the check that a flag of the public surface that this version does not have stays empty.

@@ -13,16 +13,19 @@
 
 namespace baton {
 
-// The call of StreamComplete: a bounded queue of chunks between a session and the client, one write in flight.
+// The call of StreamComplete: a bounded queue of chunks between a session and the client, one write
+// in flight.
 //
 // Owns itself from construction to OnDone, as gRPC wants it.
 class StreamCompleteReactor final : public grpc::ServerWriteReactor<v1::CompleteChunk>,
                                     public CompletionSink {
  public:
-  // `context` lives until OnDone, by gRPC's rules. More than `max_pending` chunks unread end the stream.
+  // `context` lives until OnDone, by gRPC's rules. More than `max_pending` chunks unread end the
+  // stream.
   StreamCompleteReactor(grpc::CallbackServerContext& context, std::size_t max_pending);
 
-  // Begins the session, or ends the call with why there is none. Called once, before the method handler returns.
+  // Begins the session, or ends the call with why there is none. Called once, before the method
+  // handler returns.
   void Begin(absl::StatusOr<std::shared_ptr<CompletionSession>> session, Generator& generator);
 
   bool OnChunk(v1::CompleteChunk chunk) override;
@@ -45,10 +48,12 @@ class StreamCompleteReactor final : public grpc::ServerWriteReactor<v1::Complete
 
   // Never held while calling gRPC or the session.
   absl::Mutex mutex_;
-  std::deque<v1::CompleteChunk> pending_ ABSL_GUARDED_BY(mutex_);  // the first one is the write in flight, if any
+  std::deque<v1::CompleteChunk> pending_
+      ABSL_GUARDED_BY(mutex_);  // the first one is the write in flight, if any
   bool write_in_flight_ ABSL_GUARDED_BY(mutex_) = false;
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // a write has failed: the call is over, nothing more can be sent
-  int holds_ ABSL_GUARDED_BY(mutex_) = 0;        // calls of CutHeld to wait for
+  bool broken_ ABSL_GUARDED_BY(mutex_) =
+      false;  // a write has failed: the call is over, nothing more can be sent
+  int holds_ ABSL_GUARDED_BY(mutex_) = 0;  // calls of CutHeld to wait for
   bool finish_taken_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };

@@ -13,9 +13,10 @@ namespace baton {
 
 // The text of one sequence, piece by piece, up to a stop string.
 //
-// What has been given out never contains any part of the stop string that ends the text: the end of the text so far
-// is held back as long as it may still become one, and no longer. Every piece is UTF-8; control tokens give no text.
-// A stop string that ends before `min_tokens` tokens have come is ordinary text.
+// What has been given out never contains any part of the stop string that ends the text: the end of
+// the text so far is held back as long as it may still become one, and no longer. Every piece is
+// UTF-8; control tokens give no text. A stop string that ends before `min_tokens` tokens have come
+// is ordinary text.
 //
 // Not thread-safe: one per sequence.
 class TextStream {
@@ -28,8 +29,9 @@ class TextStream {
   // The text that may be shown now. REQUIRES: !stopped().
   std::string Append(TokenId id);
 
-  // The rest, when the sequence has ended without a stop string: what was held back, and U+FFFD for half a character.
-  // A stop string that this completes counts. Call once, last. REQUIRES: !stopped().
+  // The rest, when the sequence has ended without a stop string: what was held back, and U+FFFD for
+  // half a character. A stop string that this completes counts. Call once, last. REQUIRES:
+  // !stopped().
   std::string Finish();
 
   // A stop string has been met: the text given out by now is all there is.

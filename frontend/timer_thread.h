@@ -30,7 +30,8 @@ class TimerThread {
 
   // `function` must be quick: those after it wait. It runs without a lock held.
   Key Schedule(TimePoint when, std::function<void()> function);
-  // The function will not begin any more; it may be running right now, or have run. Without effect on an old key.
+  // The function will not begin any more; it may be running right now, or have run. Without effect
+  // on an old key.
   void Cancel(const Key& key);
 
  private:

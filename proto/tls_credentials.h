@@ -22,15 +22,19 @@ struct TlsFiles {
   bool empty() const { return certificate.empty() && key.empty() && authority.empty(); }
 };
 
-// INVALID_ARGUMENT unless certificate and key come together; for a server also when there is an authority alone.
+// INVALID_ARGUMENT unless certificate and key come together; for a server also when there is an
+// authority alone.
 absl::Status CheckTlsFiles(const TlsFiles& files, bool server);
 
-// What a server listens with: nothing given, plain text; a certificate, TLS; an authority too, and every client must show
-// a certificate of it. Errors name the file that cannot be read.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const TlsFiles& files);
+// What a server listens with: nothing given, plain text; a certificate, TLS; an authority too, and
+// every client must show a certificate of it. Errors name the file that cannot be read.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
+    const TlsFiles& files);
 
-// What a client connects with: nothing given, plain text; an authority, TLS with servers of it (else of the system's
-// authorities); a certificate, this client shows it. Errors name the file that cannot be read.
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const TlsFiles& files);
+// What a client connects with: nothing given, plain text; an authority, TLS with servers of it
+// (else of the system's authorities); a certificate, this client shows it. Errors name the file
+// that cannot be read.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
+    const TlsFiles& files);
 
 }  // namespace baton

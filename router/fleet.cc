@@ -71,7 +71,8 @@ Fleet::Fleet(FleetOptions options) : options_(std::move(options)) {}
 Fleet::~Fleet() {
   Stop();
   absl::MutexLock lock(&mutex_);
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return polls_under_way_ == 0; };
+  const auto idle = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return polls_under_way_ == 0; };
   mutex_.Await(absl::Condition(&idle));
 }
 
@@ -117,7 +118,8 @@ void Fleet::Run() {
                                });
     }
     absl::MutexLock lock(&mutex_);
-    const auto awake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return news_ || stopping_; };
+    const auto awake = [this]()
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return news_ || stopping_; };
     const Duration wait = NextEvent() - Clock::System().Now();
     mutex_.AwaitWithTimeout(absl::Condition(&awake), absl::FromChrono(wait));
   }
@@ -164,8 +166,8 @@ void Fleet::OnAnswer(Worker& worker, absl::StatusOr<v1::WorkerDescription> answe
     Accept(worker, *std::move(answer));
     return;
   }
-  // A poll that timed out says nothing new: the age of the last answer decides. Anything else means that there is no
-  // worker at the other end of the connection.
+  // A poll that timed out says nothing new: the age of the last answer decides. Anything else means
+  // that there is no worker at the other end of the connection.
   if (answer.status().code() == absl::StatusCode::kDeadlineExceeded) {
     return;
   }
@@ -187,7 +189,8 @@ void Fleet::Accept(Worker& worker, v1::WorkerDescription description) {
   }
   std::string problem = FindProblem(worker, description);
   if (!problem.empty() && problem != worker.problem) {
-    LogEvent(LogLevel::kWarn, "fleet.worker_refused", {{"worker", worker.address}, {"why", problem}});
+    LogEvent(LogLevel::kWarn, "fleet.worker_refused",
+             {{"worker", worker.address}, {"why", problem}});
   } else if (problem.empty() && !worker.usable()) {
     LogEvent(LogLevel::kInfo, "fleet.worker_alive",
              {{"worker", worker.address}, {"instance", ToHex(description.instance_id())}});
@@ -200,7 +203,8 @@ void Fleet::Accept(Worker& worker, v1::WorkerDescription description) {
   worker.description = std::move(description);
 }
 
-std::string Fleet::FindProblem(const Worker& worker, const v1::WorkerDescription& description) const {
+std::string Fleet::FindProblem(const Worker& worker,
+                               const v1::WorkerDescription& description) const {
   if (description.role() != worker.role) {
     return absl::StrCat("is listed as ", v1::Role_Name(worker.role), ", but says it is ",
                         v1::Role_Name(description.role()));
@@ -217,7 +221,8 @@ std::string Fleet::FindProblem(const Worker& worker, const v1::WorkerDescription
   ours.model_fingerprint = options_.model_fingerprint;
   ours.tokenizer_fingerprint = options_.tokenizer_fingerprint;
   if (ours != *theirs) {
-    return absl::StrCat("serves another model than the router: ", DescribeDifference(ours, *theirs));
+    return absl::StrCat("serves another model than the router: ",
+                        DescribeDifference(ours, *theirs));
   }
   return description.draining() ? "is draining" : "";
 }
@@ -281,11 +286,17 @@ std::vector<v1::WorkerStatus> Fleet::Status() const {
   return all;
 }
 
-WorkerClient& Fleet::decode_client(std::size_t number) const { return *decode_[number]->client; }
+WorkerClient& Fleet::decode_client(std::size_t number) const {
+  return *decode_[number]->client;
+}
 
-LoadMark Fleet::MarkDecode(std::size_t number) const { return LoadMark(decode_[number]->load); }
+LoadMark Fleet::MarkDecode(std::size_t number) const {
+  return LoadMark(decode_[number]->load);
+}
 
-LoadMark Fleet::MarkPrefill(std::size_t number) const { return LoadMark(prefill_[number]->load); }
+LoadMark Fleet::MarkPrefill(std::size_t number) const {
+  return LoadMark(prefill_[number]->load);
+}
 
 void Fleet::PollDecodeSoon(std::size_t number) {
   absl::MutexLock lock(&mutex_);

@@ -26,14 +26,16 @@ struct FleetOptions {
   std::vector<std::string> decode;   // host:port
   std::vector<std::string> prefill;  // host:port
   TlsFiles tls;
-  // Of the router's own model. A worker with another one is refused: it would get tokens that it does not know.
+  // Of the router's own model. A worker with another one is refused: it would get tokens that it
+  // does not know.
   Digest model_fingerprint{};
   Digest tokenizer_fingerprint{};
   std::chrono::milliseconds poll_interval{200};
   std::chrono::milliseconds dead_after{1000};  // without an answer; also the deadline of a poll
 };
 
-// Requests of this router at one worker. Shared with the calls it counts, which may end after the fleet. Thread-safe.
+// Requests of this router at one worker. Shared with the calls it counts, which may end after the
+// fleet. Thread-safe.
 struct WorkerLoad {
   std::atomic<std::uint64_t> in_flight{0};
   std::atomic<std::uint64_t> dispatched{0};
@@ -52,10 +54,12 @@ class LoadMark {
   std::shared_ptr<WorkerLoad> load_;
 };
 
-// The workers of a static list: polls each of them, and knows which may get requests and why the others may not.
+// The workers of a static list: polls each of them, and knows which may get requests and why the
+// others may not.
 //
-// A worker is alive while its last answer is young and its connection stands. Alive is not enough: its role, model and
-// tokenizer must be right, and it must not be draining. One thread starts the polls; answers come on gRPC's threads.
+// A worker is alive while its last answer is young and its connection stands. Alive is not enough:
+// its role, model and tokenizer must be right, and it must not be draining. One thread starts the
+// polls; answers come on gRPC's threads.
 //
 // Thread-safe; Start is called once.
 class Fleet {
@@ -64,10 +68,11 @@ class Fleet {
   // Waits for polls under way.
   ~Fleet();
 
-  // Begins to poll. `can_serve` is called on the fleet's thread, first at once and then on every change of whether some
-  // decode worker may get requests.
+  // Begins to poll. `can_serve` is called on the fleet's thread, first at once and then on every
+  // change of whether some decode worker may get requests.
   void Start(std::function<void(bool)> can_serve);
-  // Begins no more polls; after it `can_serve` is not called any more. Any number of times, not from `can_serve`.
+  // Begins no more polls; after it `can_serve` is not called any more. Any number of times, not
+  // from `can_serve`.
   void Stop();
 
   FleetView View() const;
@@ -90,13 +95,15 @@ class Fleet {
   std::vector<Worker*> TakeDue(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TimePoint NextEvent() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAnswer(Worker& worker, absl::StatusOr<v1::WorkerDescription> answer);
-  void Accept(Worker& worker, v1::WorkerDescription description) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Accept(Worker& worker, v1::WorkerDescription description)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string FindProblem(const Worker& worker, const v1::WorkerDescription& description) const;
   void UpdateLiveness(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanServe() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FleetOptions options_;
-  std::vector<std::unique_ptr<Worker>> decode_;   // fixed after Create; what is in a worker is guarded by mutex_
+  std::vector<std::unique_ptr<Worker>>
+      decode_;  // fixed after Create; what is in a worker is guarded by mutex_
   std::vector<std::unique_ptr<Worker>> prefill_;  // likewise
 
   mutable absl::Mutex mutex_;

@@ -15,7 +15,7 @@ struct WorkerView {
   std::size_t number = 0;  // place in the router's own list of this role
   std::string address;     // gRPC
   InstanceId instance;
-  Digest layout{};               // LayoutFingerprint of its identity; KV blocks pass only between equal ones
+  Digest layout{};  // LayoutFingerprint of its identity; KV blocks pass only between equal ones
   std::uint64_t in_flight = 0;   // requests of this router that it has now
   std::uint64_t dispatched = 0;  // requests of this router that it has ever had
 };

@@ -12,11 +12,12 @@ namespace baton {
 namespace {
 
 // `status` with more in front of its message, details kept.
-absl::Status Annotate(const absl::Status& status, absl::StatusCode code, const std::string& prefix) {
+absl::Status Annotate(const absl::Status& status,
+                      absl::StatusCode code,
+                      const std::string& prefix) {
   absl::Status result(code, absl::StrCat(prefix, ": ", std::string(status.message())));
-  status.ForEachPayload([&result](absl::string_view url, const absl::Cord& bytes) {
-    result.SetPayload(url, bytes);
-  });
+  status.ForEachPayload(
+      [&result](absl::string_view url, const absl::Cord& bytes) { result.SetPayload(url, bytes); });
   return result;
 }
 
@@ -77,7 +78,8 @@ void GenerateReactor::OnDone(const grpc::Status& status) {
     observer_->OnError(MakeError(status));
     observer_.reset();
   }
-  const std::shared_ptr<GenerateReactor> last = std::move(self_);  // may be the last one: nothing follows
+  const std::shared_ptr<GenerateReactor> last =
+      std::move(self_);  // may be the last one: nothing follows
 }
 
 GenerationResult GenerateReactor::MakeResult(const v1::GenerateEvent::Finished& finished) const {
@@ -91,7 +93,8 @@ GenerationResult GenerateReactor::MakeResult(const v1::GenerateEvent::Finished& 
   return result;
 }
 
-// A stream that breaks off is UNAVAILABLE while the client has seen nothing, and a retry is safe; ABORTED after that.
+// A stream that breaks off is UNAVAILABLE while the client has seen nothing, and a retry is safe;
+// ABORTED after that.
 absl::Status GenerateReactor::MakeError(const grpc::Status& status) const {
   const std::string prefix = absl::StrCat("decode worker ", options_.worker);
   const absl::StatusCode broken_off =

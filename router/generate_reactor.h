@@ -13,8 +13,8 @@ namespace baton {
 
 // One DecodeWorker.Generate call and the generation it stands for.
 //
-// Keeps itself alive from Begin until gRPC is done with it. Cancel is thread-safe; the rest runs on gRPC's threads, one
-// reaction at a time.
+// Keeps itself alive from Begin until gRPC is done with it. Cancel is thread-safe; the rest runs on
+// gRPC's threads, one reaction at a time.
 class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateEvent>, public Generation {
  public:
   struct Options {
@@ -22,8 +22,9 @@ class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateEvent>,
     v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;
     Duration route{0};
     std::optional<TimePoint> deadline;
-    std::vector<LoadMark> marks;            // counted at their workers until the call is over
-    std::function<void()> on_unreachable;   // the call ends UNAVAILABLE; runs before the observer hears of it
+    std::vector<LoadMark> marks;  // counted at their workers until the call is over
+    std::function<void()>
+        on_unreachable;  // the call ends UNAVAILABLE; runs before the observer hears of it
   };
 
   GenerateReactor(v1::GenerateRequest request,
@@ -49,7 +50,8 @@ class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateEvent>,
   grpc::ClientContext context_;
   v1::GenerateEvent event_;
   bool token_seen_ = false;
-  std::atomic<bool> cancelled_{false};     // by Cancel, so that a CANCELLED from elsewhere can be told apart
+  std::atomic<bool> cancelled_{
+      false};  // by Cancel, so that a CANCELLED from elsewhere can be told apart
   std::shared_ptr<GenerateReactor> self_;  // null before Begin and after OnDone
 };
 

@@ -68,7 +68,8 @@ void AddRouterFlags(baton::Flags& flags, RouterFlags& settings) {
 }
 
 absl::StatusOr<int> Serve(const RouterFlags& flags) {
-  absl::StatusOr<std::string> path = baton::ResolveModelPath(flags.server.model, flags.server.cache);
+  absl::StatusOr<std::string> path =
+      baton::ResolveModelPath(flags.server.model, flags.server.cache);
   if (!path.ok()) {
     return path.status();
   }
@@ -77,7 +78,8 @@ absl::StatusOr<int> Serve(const RouterFlags& flags) {
     return checkpoint.status();
   }
   std::uint32_t colocate_below_tokens = 0;
-  (void)absl::SimpleAtoi(flags.colocate_below_tokens, &colocate_below_tokens);  // checked by the flags
+  (void)absl::SimpleAtoi(flags.colocate_below_tokens,
+                         &colocate_below_tokens);  // checked by the flags
   auto router = baton::Router::Start(
       **checkpoint,
       {.server = baton::MakeGrpcServerOptions(flags.server, "router"),
@@ -95,7 +97,8 @@ int main(int argc, char** argv) {
   RouterFlags settings;
   settings.server.cache = baton::DefaultCacheFolder(std::getenv("HOME"));
   baton::Flags flags("baton-router",
-                     "Takes completion requests, tokenizes them and sends each to the decode worker, alone or with a "
+                     "Takes completion requests, tokenizes them and sends each to the decode "
+                     "worker, alone or with a "
                      "prefill worker, that serves it best.");
   AddRouterFlags(flags, settings);
   if (const std::optional<int> code = flags.Parse(argc, argv)) {

@@ -52,10 +52,10 @@ absl::StatusOr<RouteDecision> ChooseRoute(const RouteRequest& request,
   for (const WorkerView& worker : decode) {
     std::vector<WorkerView> prefill = MatchingPrefill(fleet, worker);
     if (!prefill.empty()) {
-      return RouteDecision{.decode = worker,
-                           .prefill = std::move(prefill),
-                           .reason = forced ? v1::ROUTE_REASON_REQUESTED
-                                            : v1::ROUTE_REASON_PREFILL_QUICKER};
+      return RouteDecision{
+          .decode = worker,
+          .prefill = std::move(prefill),
+          .reason = forced ? v1::ROUTE_REASON_REQUESTED : v1::ROUTE_REASON_PREFILL_QUICKER};
     }
   }
   if (forced) {

@@ -27,9 +27,10 @@ struct RouteDecision {
 
 // Where a request goes. Pure: the same arguments give the same decision.
 //
-// Of workers that are equally fit the one with the fewest requests in flight goes first, then the one that has had the
-// fewest. A decode worker that no prefill worker fits is taken for a split prompt only when there is no other.
-// UNAVAILABLE, with reason NO_DECODE_WORKER or NO_PREFILL_WORKER, when the path that was asked for has no workers.
+// Of workers that are equally fit the one with the fewest requests in flight goes first, then the
+// one that has had the fewest. A decode worker that no prefill worker fits is taken for a split
+// prompt only when there is no other. UNAVAILABLE, with reason NO_DECODE_WORKER or
+// NO_PREFILL_WORKER, when the path that was asked for has no workers.
 absl::StatusOr<RouteDecision> ChooseRoute(const RouteRequest& request,
                                           const FleetView& fleet,
                                           const RouteOptions& options);

@@ -29,9 +29,8 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const Checkpoint& checkpoi
     LogEvent(LogLevel::kWarn, "router.no_decode_worker",
              {{"why", "--decode names none, so nothing can be served"}});
   }
-  router->fleet_->Start([server = router->server_.get()](bool can_serve) {
-    server->SetReady(can_serve);
-  });
+  router->fleet_->Start(
+      [server = router->server_.get()](bool can_serve) { server->SetReady(can_serve); });
   return router;
 }
 
@@ -41,13 +40,17 @@ Router::Router(const Checkpoint& checkpoint, RouterOptions options, std::unique_
       started_(Clock::System().Now()),
       fleet_(std::move(fleet)),
       generator_(std::make_unique<RouterGenerator>(*fleet_, options_.route)),
-      completions_(std::make_unique<CompletionsService>(checkpoint, *generator_,
-                                                        CompletionsOptions{.model_name = model_name_})),
+      completions_(std::make_unique<CompletionsService>(
+          checkpoint, *generator_, CompletionsOptions{.model_name = model_name_})),
       admin_(std::make_unique<AdminService>([this] { return Snapshot(); })) {}
 
-Router::~Router() { fleet_->Stop(); }
+Router::~Router() {
+  fleet_->Stop();
+}
 
-int Router::Run() { return server_->Run(*completions_); }
+int Router::Run() {
+  return server_->Run(*completions_);
+}
 
 v1::StatusResponse Router::Snapshot() const {
   v1::StatusResponse status;
@@ -56,7 +59,8 @@ v1::StatusResponse Router::Snapshot() const {
   status.set_model(model_name_);
   *status.mutable_uptime() = ToProtoDuration(Clock::System().Now() - started_);
   status.set_ready(!fleet_->View().decode.empty());
-  status.set_colocate_below_tokens(static_cast<std::uint32_t>(options_.route.colocate_below_tokens));
+  status.set_colocate_below_tokens(
+      static_cast<std::uint32_t>(options_.route.colocate_below_tokens));
   for (v1::WorkerStatus& worker : fleet_->Status()) {
     *status.add_workers() = std::move(worker);
   }

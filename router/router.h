@@ -27,8 +27,8 @@ struct RouterOptions {
 // Used by the main thread; the services it owns are thread-safe.
 class Router {
  public:
-  // `checkpoint` must outlive the router; no weight of it is read. Serves at once, ready or not. Errors are those of
-  // GrpcServer::Start and of the TLS files.
+  // `checkpoint` must outlive the router; no weight of it is read. Serves at once, ready or not.
+  // Errors are those of GrpcServer::Start and of the TLS files.
   static absl::StatusOr<std::unique_ptr<Router>> Start(const Checkpoint& checkpoint,
                                                        RouterOptions options);
   ~Router();

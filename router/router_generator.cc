@@ -35,9 +35,8 @@ RouterGenerator::RouterGenerator(Fleet& fleet, RouteOptions options)
 std::shared_ptr<Generation> RouterGenerator::Start(GenerationJob job,
                                                    std::shared_ptr<GenerationObserver> observer) {
   const TimePoint begin = Clock::System().Now();
-  const RouteRequest wish{
-      .prompt_tokens = static_cast<std::size_t>(job.sequence.prompt_size()),
-      .path = job.path};
+  const RouteRequest wish{.prompt_tokens = static_cast<std::size_t>(job.sequence.prompt_size()),
+                          .path = job.path};
   const absl::StatusOr<RouteDecision> decision = ChooseRoute(wish, fleet_.View(), options_);
   if (!decision.ok()) {
     observer->OnError(decision.status());

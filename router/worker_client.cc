@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<WorkerClient>> WorkerClient::Create(const std::st
 WorkerClient::WorkerClient(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
 
 void WorkerClient::Describe(std::chrono::milliseconds deadline, Described done) {
-  auto call = std::make_shared<DescribeCall>();  // shared with the callback, which outlives this function
+  auto call =
+      std::make_shared<DescribeCall>();  // shared with the callback, which outlives this function
   call->stub = v1::Worker::NewStub(channel_);
   call->context.set_deadline(std::chrono::system_clock::now() + deadline);
   call->stub->async()->Describe(&call->context, &call->request, &call->response,

@@ -15,8 +15,8 @@ class Channel;
 
 namespace baton {
 
-// The channel to one worker. Connects when first used, and again by itself, at most half a second after the worker is
-// back. Thread-safe.
+// The channel to one worker. Connects when first used, and again by itself, at most half a second
+// after the worker is back. Thread-safe.
 class WorkerClient {
  public:
   using Described = std::function<void(absl::StatusOr<v1::WorkerDescription>)>;
@@ -25,8 +25,8 @@ class WorkerClient {
   static absl::StatusOr<std::unique_ptr<WorkerClient>> Create(const std::string& address,
                                                               const TlsFiles& tls);
 
-  // Asks the worker who it is. `done` comes once, on a gRPC thread, at the latest after `deadline`; a broken connection
-  // is UNAVAILABLE at once.
+  // Asks the worker who it is. `done` comes once, on a gRPC thread, at the latest after `deadline`;
+  // a broken connection is UNAVAILABLE at once.
   void Describe(std::chrono::milliseconds deadline, Described done);
 
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
