@@ -1,0 +1,280 @@
+#include <gtest/gtest.h>
+
+#include "kvtransfer/faulty/faulty_transport.h"
+#include "kvtransfer/inproc/inproc_transport.h"
+#include "kvtransfer/ucx/ucx_transport.h"
+#include "tests/kvtransfer/raw_peer.h"
+
+namespace baton {
+namespace {
+
+// What every transport promises to its handler.
+class TransportContract : public testing::TestWithParam<std::string> {
+ protected:
+  TransportContract() { ucx::SetDefaults(); }
+
+  TransportFactory Factory() {
+    const TransportFactory plain = GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+    return GetParam().starts_with("faulty_") ? faulty::MakeTransport(plain, {}) : plain;
+  }
+
+  // Progresses both until `condition` holds.
+  static bool Both(RawPeer& a, RawPeer& b, const std::function<bool()>& condition) {
+    return WaitFor([&] {
+      while (a.transport->Progress() || b.transport->Progress()) {
+      }
+      return condition();
+    });
+  }
+
+  std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
+};
+
+std::vector<std::byte> Pattern(std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    bytes[i] = static_cast<std::byte>(i * 131 >> 3);
+  }
+  return bytes;
+}
+
+TEST_P(TransportContract, DeliversControlMessagesWholeAndInOrder) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(client.Say(peer, wire::Pong{i}).ok());
+  }
+  ASSERT_TRUE(client.SendBytes(peer, std::string(kMaxControlBytes, 'x')).ok());
+
+  ASSERT_TRUE(Both(server, client, [&] { return server.heard.size() == 201 && client.sent.size() == 201; }));
+  ASSERT_EQ(server.accepted.size(), 1u);
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    EXPECT_EQ(std::get<wire::Pong>(*server.heard[i].message).sequence, i);
+    EXPECT_EQ(server.heard[i].peer, server.accepted[0]);
+  }
+  EXPECT_EQ(server.heard[200].bytes, std::string(kMaxControlBytes, 'x'));
+}
+
+TEST_P(TransportContract, PlacesPayloadsWhereTheReceiverSays) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  for (const std::size_t size : {std::size_t{1}, std::size_t{8191}, std::size_t{8192}, std::size_t{3} << 20}) {
+    const std::vector<std::byte> payload = Pattern(size);
+    std::vector<std::byte> target(size + 2, std::byte{0xee});
+    // In three parts, the middle ones last in memory, so that order is by the plan and not by address.
+    const std::size_t third = size / 3;
+    server.plan = [&](std::size_t bytes) {
+      EXPECT_EQ(bytes, size);
+      ReceivePlan plan{.accept = true, .destinations = {}, .token = TransferToken(size)};
+      plan.destinations.emplace_back(target.data() + 1, third);
+      plan.destinations.emplace_back(target.data() + 1 + third, size - third);
+      return plan;
+    };
+    const std::size_t before = server.received.size();
+    ASSERT_TRUE(client.SendBytes(peer, "header", payload).ok());
+    ASSERT_TRUE(Both(server, client, [&] { return server.received.size() > before; })) << size;
+    EXPECT_EQ(server.heard.back().bytes, "header");
+    EXPECT_TRUE(server.received.back().status.ok()) << server.received.back().status;
+    EXPECT_EQ(server.received.back().token, TransferToken(size));
+    EXPECT_TRUE(std::equal(payload.begin(), payload.end(), target.begin() + 1)) << size;
+    EXPECT_EQ(target.front(), std::byte{0xee});
+    EXPECT_EQ(target.back(), std::byte{0xee});
+  }
+  EXPECT_TRUE(Both(server, client, [&] { return client.sent.size() == 4; }));
+}
+
+TEST_P(TransportContract, DropsPayloadsNobodyWantsAndGoesOn) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  const std::vector<std::byte> payload = Pattern(1 << 20);
+
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(client.SendBytes(peer, "header", payload).ok());
+  }
+  ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
+
+  ASSERT_TRUE(Both(server, client, [&] { return server.data_bytes.size() == 10 && client.sent.size() == 11; }));
+  EXPECT_TRUE(server.received.empty());
+  EXPECT_TRUE(Both(server, client, [&] { return server.CountOf<wire::Pong>() == 1; }));
+}
+
+// Invariant of every pin: after OnClosed nothing is under way, and every message has been answered for.
+TEST_P(TransportContract, CloseAnswersForEverythingUnderWayExactlyOnce) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
+  ASSERT_TRUE(Both(server, client, [&] { return !server.heard.empty() && client.sent.size() == 1; }));
+  const std::vector<std::byte> payload = Pattern(3 << 20);
+  std::vector<std::vector<std::byte>> targets(8, std::vector<std::byte>(payload.size()));
+  std::size_t planned = 0;
+  server.plan = [&](std::size_t) {
+    ReceivePlan plan{.accept = true, .destinations = {targets[planned]}, .token = TransferToken(planned)};
+    ++planned;
+    return plan;
+  };
+
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(client.SendBytes(peer, "header", payload).ok());
+  }
+  ASSERT_TRUE(Both(server, client, [&] { return planned >= 2; }));
+  client.transport->Close(peer);
+  EXPECT_FALSE(client.Say(peer, wire::Pong{2}).ok());
+
+  ASSERT_TRUE(Both(server, client, [&] { return client.closed.size() == 1 && server.closed.size() == 1; }));
+  EXPECT_EQ(client.sent.size(), 9u);
+  EXPECT_EQ(server.received.size(), planned);
+  // Whatever comes later concerns nobody.
+  for (std::vector<std::byte>& target : targets) {
+    std::fill(target.begin(), target.end(), std::byte{0xee});
+  }
+  EXPECT_FALSE(WaitFor(
+      [&] {
+        client.transport->Progress();
+        server.transport->Progress();
+        return client.closed.size() > 1 || client.sent.size() > 9 || server.received.size() > planned;
+      },
+      std::chrono::milliseconds(50)));
+  for (const std::vector<std::byte>& target : targets) {
+    EXPECT_TRUE(std::all_of(target.begin(), target.end(), [](std::byte b) { return b == std::byte{0xee}; }));
+  }
+}
+
+// A receiver that closes while its own memory is being filled.
+TEST_P(TransportContract, ReceiverMayCloseInTheMiddle) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  const std::vector<std::byte> payload = Pattern(3 << 20);
+  std::vector<std::byte> target(payload.size());
+  int planned = 0;
+  server.plan = [&](std::size_t) {
+    ++planned;
+    return ReceivePlan{.accept = true, .destinations = {target}, .token = TransferToken(1)};
+  };
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(client.SendBytes(peer, "header", payload).ok());
+  }
+  ASSERT_TRUE(Both(server, client, [&] { return planned > 0; }));
+
+  server.transport->Close(server.accepted[0]);
+
+  ASSERT_TRUE(Both(server, client, [&] { return client.closed.size() == 1 && server.closed.size() == 1; }));
+  EXPECT_EQ(client.sent.size(), 4u);
+  EXPECT_EQ(server.received.size(), static_cast<std::size_t>(planned));
+}
+
+TEST_P(TransportContract, ManyConnectionsComeAndGo) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  for (std::size_t i = 0; i < 20; ++i) {
+    const PeerId peer = *client.transport->Connect(server.transport->address());
+    ASSERT_TRUE(client.Say(peer, wire::Pong{i}).ok());
+    ASSERT_TRUE(Both(server, client, [&] { return server.heard.size() == i + 1; }));
+    client.transport->Close(peer);
+    ASSERT_TRUE(Both(server, client, [&] { return client.closed.size() == i + 1 && server.closed.size() == i + 1; }));
+  }
+}
+
+TEST_P(TransportContract, RefusesDeviceMemoryAndBadAddresses) {
+  RawPeer peer(Factory());
+  std::byte byte{};
+  EXPECT_EQ(peer.transport->RegisterRegion({&byte, 1, MemoryKind::kCudaDevice}).code(),
+            absl::StatusCode::kFailedPrecondition);
+  for (const char* address : {"", "nowhere", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "a.host.name:80"}) {
+    EXPECT_FALSE(peer.transport->Connect(address).ok()) << address;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, TransportContract, testing::Values("inproc", "ucx", "faulty_inproc"),
+                         [](const auto& transport) { return transport.param; });
+
+TEST(UcxTransport, ReportsAConnectionNobodyAnswers) {
+  ucx::SetDefaults();
+  std::string address;
+  {
+    RawPeer gone(ucx::MakeTransport({}));
+    address = gone.transport->address();
+  }
+  RawPeer client(ucx::MakeTransport({}));
+  const absl::StatusOr<PeerId> peer = client.transport->Connect(address);
+  if (peer.ok()) {
+    EXPECT_TRUE(client.Until([&] { return client.closed.size() == 1; }));
+    EXPECT_EQ(client.closed[0].status.code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST(UcxTransport, RefusesAPortThatIsTaken) {
+  ucx::SetDefaults();
+  RawPeer first(ucx::MakeTransport({}));
+  const std::string address = first.transport->address();
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  RawPeer handler(ucx::MakeTransport({}));
+  const auto second = ucx::MakeTransport({.port = port})(handler);
+  EXPECT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find("listen at 127.0.0.1"), absl::string_view::npos) << second.status();
+}
+
+// The double has its own test: each action does what its name says, at the message it is told.
+TEST(FaultyTransport, DamagesExactlyTheMessagesNamed) {
+  using faulty::FaultAction;
+  const std::shared_ptr<inproc::Hub> hub = inproc::MakeHub();
+  const auto log = std::make_shared<faulty::FaultLog>();
+  RawPeer server(inproc::MakeTransport(hub));
+  RawPeer client(faulty::MakeTransport(
+      inproc::MakeTransport(hub),
+      {{.action = FaultAction::kDrop, .type = wire::MessageType::kPong, .first = 1},
+       {.action = FaultAction::kDuplicate, .type = wire::MessageType::kPong, .first = 2},
+       {.action = FaultAction::kDelay, .type = wire::MessageType::kPong, .first = 3},
+       {.action = FaultAction::kTruncate, .type = wire::MessageType::kAck},
+       {.action = FaultAction::kFlip, .type = wire::MessageType::kData},
+       {.action = FaultAction::kKill, .type = wire::MessageType::kCancel}},
+      log));
+  std::vector<std::byte> target(100);
+  server.plan = [&](std::size_t bytes) {
+    return ReceivePlan{.accept = true, .destinations = {std::span(target).first(bytes)}, .token = TransferToken(1)};
+  };
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  const std::vector<std::byte> payload = Pattern(100);
+  const auto drain = [&](std::size_t sent) {
+    return WaitFor([&] {
+      client.transport->Progress();
+      server.transport->Progress();
+      return client.sent.size() == sent;
+    });
+  };
+
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    ASSERT_TRUE(client.Say(peer, wire::Pong{i}).ok());
+  }
+  ASSERT_TRUE(client.Say(peer, wire::Ack{}).ok());
+  ASSERT_TRUE(client.Say(peer, wire::Data{.blocks = {0}}, payload).ok());
+  ASSERT_TRUE(drain(7));
+  ASSERT_TRUE(client.Say(peer, wire::Cancel{}).ok());
+  ASSERT_TRUE(drain(8));
+
+  std::vector<std::uint64_t> pongs;
+  int undecodable = 0;
+  for (const RawPeer::Heard& heard : server.heard) {
+    if (heard.message.ok() && std::holds_alternative<wire::Pong>(*heard.message)) {
+      pongs.push_back(std::get<wire::Pong>(*heard.message).sequence);
+    }
+    undecodable += heard.message.ok() ? 0 : 1;
+  }
+  EXPECT_EQ(pongs, (std::vector<std::uint64_t>{0, 2, 2, 4, 3}));
+  EXPECT_EQ(undecodable, 1);
+  int different = 0;
+  for (std::size_t i = 0; i < payload.size(); ++i) {
+    different += payload[i] == target[i] ? 0 : 1;
+  }
+  EXPECT_EQ(different, 1);
+  EXPECT_EQ(client.closed.size(), 1u);
+  EXPECT_EQ(log->injected, 6);
+}
+
+}  // namespace
+}  // namespace baton
