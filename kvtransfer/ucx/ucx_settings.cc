@@ -1,10 +1,15 @@
 #include <ucs/debug/debug.h>
+#include <ucs/debug/log_def.h>
 
+#include <array>
 #include <csignal>
+#include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
+#include "common/log.h"
 #include "kvtransfer/ucx/ucx_transport.h"
 
 namespace baton::ucx {
@@ -18,6 +23,30 @@ bool HasRdmaDevice() {
 
 void SetUnlessSet(const char* name, const char* value) { setenv(name, value, /*overwrite=*/0); }
 
+LogLevel ToLogLevel(ucs_log_level_t level) {
+  if (level <= UCS_LOG_LEVEL_ERROR) {
+    return LogLevel::kError;
+  }
+  if (level == UCS_LOG_LEVEL_WARN) {
+    return LogLevel::kWarn;
+  }
+  return level <= UCS_LOG_LEVEL_INFO ? LogLevel::kInfo : LogLevel::kDebug;
+}
+
+// UCX prints to standard output by itself, where a server says nothing but that it is ready.
+ucs_log_func_rc_t LogToOurs(const char* /*file*/,
+                            unsigned /*line*/,
+                            const char* /*function*/,
+                            ucs_log_level_t level,
+                            const ucs_log_component_config_t* /*component*/,
+                            const char* message,
+                            va_list arguments) {
+  std::array<char, 1024> text{};  // longer ones are cut
+  std::vsnprintf(text.data(), text.size(), message, arguments);
+  LogEvent(ToLogLevel(level), "ucx.message", {{"text", text.data()}});
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
 }  // namespace
 
 void SetDefaults() {
@@ -30,6 +59,11 @@ void SetDefaults() {
   SetUnlessSet("UCX_KEEPALIVE_INTERVAL", "1s");
   // Else a restarted worker cannot listen on its port for a minute.
   SetUnlessSet("UCX_TCP_CM_REUSEADDR", "y");
+  static const bool redirected = [] {
+    ucs_log_push_handler(&LogToOurs);
+    return true;
+  }();
+  static_cast<void>(redirected);
   // UCX took these over when its library was loaded, before main; crashes are for the debugger and the sanitizers.
   static const bool disabled = [] {
     for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) {
