@@ -1,5 +1,6 @@
 #pragma once
 
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -26,6 +27,7 @@ struct CompletionsHarness {
   explicit CompletionsHarness(CompletionsOptions options = {},
                               const grpc::ChannelArguments& arguments = {})
       : service(*SharedModel(), generator, std::move(options)) {
+    grpc_init();  // never shut down: see GrpcServer::Start
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

@@ -1,0 +1,518 @@
+#include "frontend/completions_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "common/utf8.h"
+#include "tests/frontend/completions_harness.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+
+v1::CompleteRequest Request(const std::string& text = "prompt") {
+  v1::CompleteRequest request;
+  request.set_text(text);
+  request.set_max_tokens(100);
+  return request;
+}
+
+// One StreamComplete call in the test's thread.
+class Stream {
+ public:
+  Stream(CompletionsHarness& harness, const v1::CompleteRequest& request)
+      : reader_(harness.stub->StreamComplete(&context_, request)) {}
+  Stream(CompletionsHarness& harness, const v1::CompleteRequest& request, milliseconds deadline)
+      : reader_((context_.set_deadline(std::chrono::system_clock::now() + deadline),
+                 harness.stub->StreamComplete(&context_, request))) {}
+
+  // The next chunk; false at the end.
+  bool Read(v1::CompleteChunk& chunk) { return reader_->Read(&chunk); }
+  std::vector<v1::CompleteChunk> ReadAll() {
+    std::vector<v1::CompleteChunk> all;
+    for (v1::CompleteChunk chunk; reader_->Read(&chunk);) {
+      all.push_back(chunk);
+    }
+    return all;
+  }
+  absl::Status Finish() { return FromGrpcStatus(reader_->Finish()); }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::CompleteChunk>> reader_;
+};
+
+std::string TextOf(const std::vector<v1::CompleteChunk>& chunks) {
+  std::string text;
+  for (const v1::CompleteChunk& chunk : chunks) {
+    text += chunk.choice().text();
+  }
+  return text;
+}
+
+std::vector<TokenId> TokensOf(const std::vector<v1::CompleteChunk>& chunks) {
+  std::vector<TokenId> ids;
+  for (const v1::CompleteChunk& chunk : chunks) {
+    for (const std::uint32_t id : chunk.choice().token_ids()) {
+      ids.emplace_back(id);
+    }
+  }
+  return ids;
+}
+
+GenerationResult SplitResult() {
+  GenerationResult result;
+  result.reason = v1::ROUTE_REASON_PREFILL_QUICKER;
+  result.route = milliseconds(3);
+  result.finished.set_finish_reason(v1::FINISH_REASON_LENGTH);
+  result.finished.set_split(true);
+  result.finished.set_transport("tcp");
+  result.finished.set_prefill_worker("p:1");
+  result.finished.set_decode_worker("d:2");
+  result.finished.set_cached_prompt_tokens(16);
+  *result.finished.mutable_queue() = ToProtoDuration(milliseconds(1));
+  *result.finished.mutable_prefill() = ToProtoDuration(milliseconds(20));
+  *result.finished.mutable_transfer() = ToProtoDuration(milliseconds(10));
+  *result.finished.mutable_exposed_transfer() = ToProtoDuration(milliseconds(2));
+  return result;
+}
+
+TEST(CompletionsService, AnswersWithTextTokensUsageAndTimeline) {
+  CompletionsHarness harness;
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) {
+    fake.Tokens(CompletionsHarness::ByteTokens("Hi"));
+    fake.Token(TokenId(2));
+    fake.Finish(SplitResult());
+  };
+  v1::CompleteRequest request = Request("abcd ");
+  request.set_request_id("mine");
+  request.set_path(v1::PATH_DISAGGREGATED);
+  const auto answer = harness.Complete(request);
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  const v1::CompleteResponse& response = answer.response;
+  EXPECT_EQ(response.id(), "mine");
+  EXPECT_EQ(response.model(), "tiny");
+  ASSERT_EQ(response.choices_size(), 1);
+  EXPECT_EQ(response.choices(0).text(), "Hi");
+  EXPECT_THAT(response.choices(0).token_ids(), ElementsAre(3 + 'H', 3 + 'i', 2));
+  EXPECT_EQ(response.choices(0).finish_reason(), v1::FINISH_REASON_LENGTH);
+  const auto job = harness.generator.Await(0);
+  EXPECT_EQ(job->job.request_id, "mine");
+  EXPECT_EQ(job->job.path, v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(response.usage().prompt_tokens(), static_cast<unsigned>(job->job.sequence.prompt_size()));
+  EXPECT_EQ(response.usage().completion_tokens(), 3u) << "the control token counts";
+  EXPECT_EQ(response.usage().cached_prompt_tokens(), 16u);
+  const v1::Timeline& timeline = response.timeline();
+  EXPECT_EQ(timeline.path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(timeline.reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
+  EXPECT_EQ(timeline.transport(), "tcp");
+  EXPECT_EQ(timeline.prefill_worker(), "p:1");
+  EXPECT_EQ(timeline.decode_worker(), "d:2");
+  EXPECT_EQ(FromProtoDuration(timeline.queue()), milliseconds(1));
+  EXPECT_EQ(FromProtoDuration(timeline.route()), milliseconds(3));
+  EXPECT_EQ(FromProtoDuration(timeline.prefill()), milliseconds(20));
+  EXPECT_EQ(FromProtoDuration(timeline.transfer()), milliseconds(10));
+  EXPECT_EQ(FromProtoDuration(timeline.exposed_transfer()), milliseconds(2));
+  // B57: measured, not zero.
+  EXPECT_GT(FromProtoDuration(timeline.tokenize()), Duration::zero());
+  EXPECT_GT(FromProtoDuration(timeline.time_to_first_token()), FromProtoDuration(timeline.tokenize()));
+  EXPECT_GT(FromProtoDuration(timeline.decode()), Duration::zero());
+  EXPECT_GE(FromProtoDuration(timeline.total()),
+            FromProtoDuration(timeline.time_to_first_token()) + FromProtoDuration(timeline.decode()));
+}
+
+TEST(CompletionsService, StreamsAChunkForEveryTokenAndTheSumsInTheLastOnly) {
+  CompletionsHarness harness;
+  const std::string text = "na\u00efve \U0001F600 DEFx";
+  harness.AnswerWith(text);
+  v1::CompleteRequest request = Request();
+  request.add_stop("DEFG");
+  Stream stream(harness, request);
+  const std::vector<v1::CompleteChunk> chunks = stream.ReadAll();
+
+  ASSERT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(TextOf(chunks), text);
+  EXPECT_EQ(TokensOf(chunks), CompletionsHarness::ByteTokens(text))
+      << "each token once, also when its text is held back";
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const bool last = i + 1 == chunks.size();
+    EXPECT_EQ(FindInvalidUtf8(chunks[i].choice().text()), std::nullopt) << "B2";
+    EXPECT_EQ(chunks[i].has_usage(), last);
+    EXPECT_EQ(chunks[i].has_timeline(), last);
+    EXPECT_EQ(chunks[i].choice().finish_reason(),
+              last ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_UNSPECIFIED);
+    EXPECT_EQ(chunks[i].id(), chunks[0].id());
+  }
+  EXPECT_FALSE(chunks[0].id().empty());
+  EXPECT_EQ(chunks.back().usage().completion_tokens(), text.size());
+
+  const auto whole = harness.Complete(request);
+  EXPECT_EQ(whole.response.choices(0).text(), text) << "streamed or not, the text is the same";
+}
+
+TEST(CompletionsService, TheFirstChunkComesBeforeTheSecondTokenIsThere) {
+  CompletionsHarness harness;
+  Stream stream(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  fake->Tokens(CompletionsHarness::ByteTokens("a"));
+  v1::CompleteChunk chunk;
+  ASSERT_TRUE(stream.Read(chunk));
+  EXPECT_EQ(chunk.choice().text(), "a");
+
+  fake->Finish(v1::FINISH_REASON_STOP);
+  ASSERT_TRUE(stream.Read(chunk));
+  EXPECT_EQ(chunk.choice().finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_FALSE(stream.Read(chunk));
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+// B8 to B10, B12: a prompt of tokens honours stop strings as well.
+TEST(CompletionsService, AStopStringEndsTheGenerationAndTheTimelineKnowsThePath) {
+  CompletionsHarness harness;
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) {
+    fake.Progress(SplitResult());
+    fake.Tokens(CompletionsHarness::ByteTokens("one. two. three"));
+  };
+  v1::CompleteRequest request = Request();
+  request.mutable_tokens()->add_ids(70);
+  request.add_stop("t");
+  request.add_stop(". tw");
+  const auto answer = harness.Complete(request);
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  const v1::Choice& choice = answer.response.choices(0);
+  EXPECT_EQ(choice.text(), "one. ");
+  EXPECT_EQ(choice.stop_match(), "t");
+  EXPECT_EQ(choice.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(answer.response.usage().completion_tokens(), 6u);
+  EXPECT_EQ(choice.token_ids_size(), 6);
+  EXPECT_TRUE(harness.generator.Await(0)->cancelled());
+  EXPECT_EQ(answer.response.timeline().path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
+  EXPECT_EQ(answer.response.timeline().decode_worker(), "d:2");
+}
+
+// F21, B33.
+TEST(CompletionsService, AClientThatLeavesBeforeTheFirstTokenCancelsTheGeneration) {
+  CompletionsHarness harness;
+  Stream stream(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  stream.Cancel();
+
+  EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(WaitUntil([&] { return fake->cancelled(); }, seconds(1)));
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }, seconds(1)));
+  EXPECT_EQ(harness.service.FinishedRequests().at("CANCELLED"), 1u);
+}
+
+TEST(CompletionsService, AClientThatLeavesAUnaryCallCancelsTheGeneration) {
+  CompletionsHarness harness;
+  grpc::ClientContext context;
+  std::jthread canceller([&] {
+    harness.generator.Await(0);
+    context.TryCancel();
+  });
+  v1::CompleteResponse response;
+  const grpc::Status status = harness.stub->Complete(&context, Request(), &response);
+
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(WaitUntil([&] { return harness.generator.Await(0)->cancelled(); }, seconds(1)));
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }, seconds(1)));
+}
+
+TEST(CompletionsService, AClientThatLeavesInTheMiddleCancelsTheGeneration) {
+  CompletionsHarness harness;
+  Stream stream(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  fake->Tokens(CompletionsHarness::ByteTokens("abc"));
+  v1::CompleteChunk chunk;
+  ASSERT_TRUE(stream.Read(chunk));
+  stream.Cancel();
+  stream.ReadAll();
+
+  EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(WaitUntil([&] { return fake->cancelled() && harness.service.InFlight() == 0; }));
+}
+
+// F23.
+TEST(CompletionsService, TheClientsDeadlineCancelsTheGeneration) {
+  CompletionsHarness harness;
+  Stream stream(harness, Request(), milliseconds(80));
+  const auto fake = harness.generator.Await(0);
+  ASSERT_NE(fake, nullptr);
+  EXPECT_TRUE(fake->job.deadline.has_value());
+
+  EXPECT_TRUE(stream.ReadAll().empty());
+  EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(WaitUntil([&] { return fake->cancelled() && harness.service.InFlight() == 0; }));
+}
+
+// F24: an absent or absurd deadline is cut to the server's.
+TEST(CompletionsService, TheServersDeadlineEndsARequestThatBringsNone) {
+  CompletionsHarness harness({.default_deadline = milliseconds(50)});
+  const auto answer = harness.Complete(Request());
+
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(harness.generator.Await(0)->cancelled());
+}
+
+TEST(CompletionsService, AnAbsurdDeadlineIsCut) {
+  CompletionsHarness harness({.max_deadline = milliseconds(50)});
+  Stream stream(harness, Request(), std::chrono::hours(24 * 365 * 10));
+  stream.ReadAll();
+
+  EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(harness.generator.Await(0)->job.deadline.value(), Clock::System().Now() + seconds(1));
+}
+
+TEST(CompletionsService, ADeadlineThatIsOverStartsNothing) {
+  CompletionsHarness harness;
+  Stream stream(harness, Request(), milliseconds(-1000));
+  stream.ReadAll();
+
+  EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(harness.generator.started(), 0u);
+}
+
+TEST(CompletionsService, ARequestThatRunsBlocksItsIdAndFreesIt) {
+  CompletionsHarness harness;
+  v1::CompleteRequest request = Request();
+  request.set_request_id("same");
+  Stream first(harness, request);
+  const auto fake = harness.generator.Await(0);
+  const auto second = harness.Complete(request);
+  EXPECT_EQ(second.status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ViolatedField(second.status), "request_id");
+
+  fake->Finish(v1::FINISH_REASON_STOP);
+  first.ReadAll();
+  EXPECT_TRUE(first.Finish().ok());
+  harness.AnswerWith("again");
+  EXPECT_TRUE(harness.Complete(request).status.ok());
+}
+
+TEST(CompletionsService, AbortEndsTheNamedRequestsOnly) {
+  CompletionsHarness harness;
+  v1::CompleteRequest request = Request();
+  request.set_request_id("one");
+  Stream one(harness, request);
+  ASSERT_NE(harness.generator.Await(0), nullptr);
+  request.set_request_id("two");
+  Stream two(harness, request);
+  const auto kept = harness.generator.Await(1);
+  v1::AbortRequest abort;
+  abort.add_request_ids("unknown");
+  abort.add_request_ids("one");
+  grpc::ClientContext context;
+  google::protobuf::Empty nothing;
+  EXPECT_TRUE(harness.stub->Abort(&context, abort, &nothing).ok());
+
+  one.ReadAll();
+  EXPECT_EQ(one.Finish().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(harness.generator.Await(0)->cancelled());
+  EXPECT_FALSE(kept->cancelled());
+  kept->Finish(v1::FINISH_REASON_STOP);
+  two.ReadAll();
+  EXPECT_TRUE(two.Finish().ok());
+}
+
+TEST(CompletionsService, TheGeneratorsErrorReachesTheClientAfterTheTokens) {
+  CompletionsHarness harness;
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) {
+    fake.Tokens(CompletionsHarness::ByteTokens("abc"));
+    fake.Fail(WithReason(absl::AbortedError("decode worker has gone"), "GONE"));
+  };
+  Stream stream(harness, Request());
+  EXPECT_EQ(TextOf(stream.ReadAll()), "abc");
+  const absl::Status status = stream.Finish();
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(status.message(), "decode worker has gone");
+  int details = 0;
+  status.ForEachPayload([&details](absl::string_view, const absl::Cord&) { ++details; });
+  EXPECT_EQ(details, 1);
+}
+
+TEST(CompletionsService, UnknownIsNeverSeen) {
+  CompletionsHarness harness;
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) {
+    fake.Fail(absl::UnknownError("odd"));
+  };
+  EXPECT_EQ(harness.Complete(Request()).status.code(), absl::StatusCode::kInternal);
+}
+
+grpc::ChannelArguments SmallWindow() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  return arguments;
+}
+
+// F20: a client that does not read is cut off by a limit of our own; others go on.
+TEST(CompletionsService, ASlowReaderIsCutOffWithResourceExhausted) {
+  CompletionsHarness harness({.max_pending_chunks = 64}, SmallWindow());
+  Stream slow(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  const std::vector<TokenId> many = CompletionsHarness::ByteTokens(std::string(256, 'x'));
+  ASSERT_TRUE(WaitUntil([&] {
+    fake->Tokens(many);
+    return fake->cancelled();
+  }));
+
+  harness.generator.on_start = [](FakeGenerator::Fake& other) {
+    other.Tokens(CompletionsHarness::ByteTokens("fine"));
+    other.Finish(v1::FINISH_REASON_STOP);
+  };
+  EXPECT_TRUE(harness.Complete(Request()).status.ok());
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }))
+      << "the end does not wait for the client to read";
+  slow.ReadAll();
+  EXPECT_EQ(slow.Finish().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(CompletionsService, AReaderThatStallsAfterTheLastTokenIsCutOffByTheDeadline) {
+  CompletionsHarness harness({.default_deadline = milliseconds(1500), .max_pending_chunks = 1 << 20},
+                             SmallWindow());
+  Stream slow(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  fake->Tokens(CompletionsHarness::ByteTokens(std::string(50'000, 'x')));
+  fake->Finish(v1::FINISH_REASON_LENGTH);
+
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }));
+  slow.ReadAll();
+  EXPECT_EQ(slow.Finish().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(CompletionsService, AboveTheLimitRequestsAreRefusedAtOnce) {
+  CompletionsHarness harness({.max_running_requests = 1});
+  Stream first(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  EXPECT_EQ(harness.Complete(Request()).status.code(), absl::StatusCode::kResourceExhausted);
+
+  fake->Finish(v1::FINISH_REASON_STOP);
+  first.ReadAll();
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }));
+}
+
+// F12, F13.
+TEST(CompletionsService, DrainingRefusesNewRequestsAndCanCancelTheRest) {
+  CompletionsHarness harness;
+  Stream running(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  harness.service.StopIntake();
+  EXPECT_EQ(harness.Complete(Request()).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(fake->cancelled());
+  EXPECT_EQ(harness.service.InFlight(), 1u);
+
+  harness.service.CancelRest(absl::UnavailableError("server is shutting down"));
+  running.ReadAll();
+  EXPECT_EQ(running.Finish().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }));
+}
+
+TEST(CompletionsService, AGenerationThatLingersKeepsItsCallUntilItHasEnded) {
+  CompletionsHarness harness;
+  Stream stream(harness, Request());
+  const auto fake = harness.generator.Await(0);
+  fake->LingerWhenCancelled();
+  stream.Cancel();
+  EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kCancelled);
+  ASSERT_TRUE(WaitUntil([&] { return fake->cancelled(); }));
+  EXPECT_EQ(harness.service.InFlight(), 1u);
+
+  fake->Finish(v1::FINISH_REASON_LENGTH);
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }));
+}
+
+TEST(CompletionsService, TokenizesAndDetokenizes) {
+  CompletionsHarness harness;
+  v1::TokenizeRequest request;
+  request.set_text("the <|im_end|>\xEF\xBB\xBF");
+  v1::TokenizeResponse tokens;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(harness.stub->Tokenize(&context, request, &tokens).ok());
+  }
+  v1::DetokenizeRequest back;
+  *back.mutable_ids() = tokens.ids();
+  v1::DetokenizeResponse text;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(harness.stub->Detokenize(&context, back, &text).ok());
+  }
+  EXPECT_EQ(text.text(), request.text());
+
+  request.set_special(true);
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(harness.stub->Tokenize(&context, request, &tokens).ok());
+  }
+  EXPECT_THAT(tokens.ids(), testing::Contains(2u));
+  *back.mutable_ids() = tokens.ids();
+  back.set_skip_special(true);
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(harness.stub->Detokenize(&context, back, &text).ok());
+  }
+  EXPECT_EQ(text.text(), "the \xEF\xBB\xBF");
+}
+
+TEST(CompletionsService, TokenizeAndDetokenizeNameWhatIsWrong) {
+  CompletionsHarness harness;
+  const auto field = [](const grpc::Status& status) {
+    return ViolatedField(FromGrpcStatus(status)).value_or("none");
+  };
+  v1::TokenizeResponse tokens;
+  v1::TokenizeRequest bad_text;
+  bad_text.set_text("\xFF");
+  grpc::ClientContext first;
+  EXPECT_EQ(field(harness.stub->Tokenize(&first, bad_text, &tokens)), "text");
+  v1::TokenizeRequest bad_model;
+  bad_model.set_model("gpt");
+  grpc::ClientContext second;
+  EXPECT_EQ(field(harness.stub->Tokenize(&second, bad_model, &tokens)), "model");
+  v1::DetokenizeRequest bad_id;
+  bad_id.add_ids(3);
+  bad_id.add_ids(512);
+  v1::DetokenizeResponse text;
+  grpc::ClientContext third;
+  EXPECT_EQ(field(harness.stub->Detokenize(&third, bad_id, &text)), "ids[1]");
+}
+
+TEST(CompletionsService, ListsItsModel) {
+  CompletionsHarness harness;
+  grpc::ClientContext context;
+  v1::ListModelsResponse response;
+  ASSERT_TRUE(harness.stub->ListModels(&context, {}, &response).ok());
+
+  ASSERT_EQ(response.models_size(), 1);
+  EXPECT_EQ(response.models(0).name(), "tiny");
+  EXPECT_EQ(response.models(0).context_tokens(), 1024u);
+  EXPECT_EQ(response.models(0).vocabulary_size(), 512u);
+  EXPECT_EQ(response.models(0).block_tokens(), 16u);
+  EXPECT_EQ(response.models(0).model_fingerprint().size(), 32u);
+  EXPECT_EQ(response.models(0).tokenizer_fingerprint().size(), 32u);
+}
+
+TEST(CompletionsService, CountsFinishedRequestsByPathAndReason) {
+  CompletionsHarness harness;
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) { fake.Finish(SplitResult()); };
+  harness.Complete(Request());
+  harness.Complete(Request());
+  harness.Complete(Request("\xFF"));
+
+  EXPECT_EQ(harness.service.FinishedRequests(),
+            (std::map<std::string, std::uint64_t>{{"disaggregated/PREFILL_QUICKER", 2},
+                                                  {"INVALID_ARGUMENT", 1}}));
+}
+
+}  // namespace
+}  // namespace baton
