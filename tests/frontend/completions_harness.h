@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "baton/v1/completions.grpc.pb.h"
 #include "frontend/completions_service.h"
 #include "proto/status_conversion.h"
@@ -38,7 +39,7 @@ struct CompletionsHarness {
     own.SetMaxSendMessageSize(-1);
     own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     stub = v1::Completions::NewStub(grpc::CreateCustomChannel(
-        "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), own));
+        absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), own));
   }
 
   ~CompletionsHarness() { server->Shutdown(std::chrono::system_clock::now()); }

@@ -106,7 +106,8 @@ TEST(CompletionsService, AnswersWithTextTokensUsageAndTimeline) {
   const auto job = harness.generator.Await(0);
   EXPECT_EQ(job->job.request_id, "mine");
   EXPECT_EQ(job->job.path, v1::PATH_DISAGGREGATED);
-  EXPECT_EQ(response.usage().prompt_tokens(), static_cast<unsigned>(job->job.sequence.prompt_size()));
+  EXPECT_EQ(response.usage().prompt_tokens(),
+            static_cast<unsigned>(job->job.sequence.prompt_size()));
   EXPECT_EQ(response.usage().completion_tokens(), 3u) << "the control token counts";
   EXPECT_EQ(response.usage().cached_prompt_tokens(), 16u);
   const v1::Timeline& timeline = response.timeline();
@@ -122,10 +123,11 @@ TEST(CompletionsService, AnswersWithTextTokensUsageAndTimeline) {
   EXPECT_EQ(FromProtoDuration(timeline.exposed_transfer()), milliseconds(2));
   // B57: measured, not zero.
   EXPECT_GT(FromProtoDuration(timeline.tokenize()), Duration::zero());
-  EXPECT_GT(FromProtoDuration(timeline.time_to_first_token()), FromProtoDuration(timeline.tokenize()));
+  EXPECT_GT(FromProtoDuration(timeline.time_to_first_token()),
+            FromProtoDuration(timeline.tokenize()));
   EXPECT_GT(FromProtoDuration(timeline.decode()), Duration::zero());
-  EXPECT_GE(FromProtoDuration(timeline.total()),
-            FromProtoDuration(timeline.time_to_first_token()) + FromProtoDuration(timeline.decode()));
+  EXPECT_GE(FromProtoDuration(timeline.total()), FromProtoDuration(timeline.time_to_first_token()) +
+                                                     FromProtoDuration(timeline.decode()));
 }
 
 TEST(CompletionsService, StreamsAChunkForEveryTokenAndTheSumsInTheLastOnly) {
@@ -378,8 +380,8 @@ TEST(CompletionsService, ASlowReaderIsCutOffWithResourceExhausted) {
 }
 
 TEST(CompletionsService, AReaderThatStallsAfterTheLastTokenIsCutOffByTheDeadline) {
-  CompletionsHarness harness({.default_deadline = milliseconds(1500), .max_pending_chunks = 1 << 20},
-                             SmallWindow());
+  CompletionsHarness harness(
+      {.default_deadline = milliseconds(1500), .max_pending_chunks = 1 << 20}, SmallWindow());
   Stream slow(harness, Request());
   const auto fake = harness.generator.Await(0);
   fake->Tokens(CompletionsHarness::ByteTokens(std::string(50'000, 'x')));

@@ -13,8 +13,8 @@
 
 namespace baton {
 
-// A generator that a test plays by hand or by a script. All events come from one thread of its own, as from an engine;
-// a cancelled generation ends with CANCELLED.
+// A generator that a test plays by hand or by a script. All events come from one thread of its own,
+// as from an engine; a cancelled generation ends with CANCELLED.
 class FakeGenerator final : public Generator {
  public:
   class Fake final : public Generation {

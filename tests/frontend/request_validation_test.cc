@@ -67,27 +67,55 @@ std::vector<Row> PromptRows() {
          AddMessage(r, "system", "fine");
          AddMessage(r, "user", "x\xC0");
        },
-       "chat.messages[1].content", {}, {"byte 1"}},
-      {"unknown role", [](R& r) { AddMessage(r, "robot", "x"); }, "chat.messages[0].role", {}, {"robot"}},
+       "chat.messages[1].content",
+       {},
+       {"byte 1"}},
+      {"unknown role",
+       [](R& r) { AddMessage(r, "robot", "x"); },
+       "chat.messages[0].role",
+       {},
+       {"robot"}},
       {"no role", [](R& r) { AddMessage(r, "", "x"); }, "chat.messages[0].role"},
       {"token id at the vocabulary",
        [](R& r) {
          *r.mutable_tokens() = Ids(3);
          r.mutable_tokens()->set_ids(1, 512);
        },
-       "tokens.ids[1]", {}, {"512"}},
+       "tokens.ids[1]",
+       {},
+       {"512"}},
       {"largest token id", [](R& r) { *r.mutable_tokens() = Ids(1, ~0u); }, "tokens.ids[0]"},
       // B19, B22: both numbers stand in the message.
       {"prompt fills the context",
-       [](R& r) { *r.mutable_tokens() = Ids(1024); r.set_max_tokens(1); }, "prompt", {}, {"1024"}},
-      {"prompt above the context", [](R& r) { *r.mutable_tokens() = Ids(1025); }, "prompt", {},
+       [](R& r) {
+         *r.mutable_tokens() = Ids(1024);
+         r.set_max_tokens(1);
+       },
+       "prompt",
+       {},
+       {"1024"}},
+      {"prompt above the context",
+       [](R& r) { *r.mutable_tokens() = Ids(1025); },
+       "prompt",
+       {},
        {"1025", "1024"}},
-      {"prompt far above the context", [](R& r) { r.set_text(std::string(10'000'000, 'a')); },
-       "prompt", {}, {"10000000", "1024"}},
+      {"prompt far above the context",
+       [](R& r) { r.set_text(std::string(10'000'000, 'a')); },
+       "prompt",
+       {},
+       {"10000000", "1024"}},
       {"prompt and max_tokens above the context",
-       [](R& r) { *r.mutable_tokens() = Ids(1000); r.set_max_tokens(25); }, "max_tokens", {},
+       [](R& r) {
+         *r.mutable_tokens() = Ids(1000);
+         r.set_max_tokens(25);
+       },
+       "max_tokens",
+       {},
        {"1000", "25", "1024"}},
-      {"unknown model", [](R& r) { r.set_model("gpt"); }, "model", absl::StatusCode::kNotFound,
+      {"unknown model",
+       [](R& r) { r.set_model("gpt"); },
+       "model",
+       absl::StatusCode::kNotFound,
        {"gpt", "tiny"}},
   };
 }
@@ -122,7 +150,9 @@ std::vector<Row> SamplingRows() {
                       (*r.mutable_sampling()->mutable_logit_bias())[id] = 0;
                     }
                   },
-                  "sampling.logit_bias", {}, {"1025"}});
+                  "sampling.logit_bias",
+                  {},
+                  {"1025"}});
   return rows;
 }
 
@@ -136,28 +166,58 @@ std::vector<Row> LimitRows() {
   return {
       // B17, F31.
       {"max_tokens 0", [](R& r) { r.set_max_tokens(0); }, "max_tokens"},
-      {"max_tokens above the context", [](R& r) { r.set_max_tokens(1025); }, "max_tokens", {},
+      {"max_tokens above the context",
+       [](R& r) { r.set_max_tokens(1025); },
+       "max_tokens",
+       {},
        {"1025", "1024"}},
       {"max_tokens 2^31", [](R& r) { r.set_max_tokens(1u << 31); }, "max_tokens"},
       {"max_tokens -1 as unsigned", [](R& r) { r.set_max_tokens(~0u); }, "max_tokens"},
-      {"min_tokens above max_tokens", [](R& r) { r.set_min_tokens(5); }, "min_tokens", {}, {"5", "4"}},
+      {"min_tokens above max_tokens",
+       [](R& r) { r.set_min_tokens(5); },
+       "min_tokens",
+       {},
+       {"5", "4"}},
       {"min_tokens above the room",
-       [](R& r) { r.clear_max_tokens(); *r.mutable_tokens() = Ids(1000); r.set_min_tokens(25); },
-       "min_tokens", {}, {"25", "24"}},
+       [](R& r) {
+         r.clear_max_tokens();
+         *r.mutable_tokens() = Ids(1000);
+         r.set_min_tokens(25);
+       },
+       "min_tokens",
+       {},
+       {"25", "24"}},
       {"n 0", [](R& r) { r.set_n(0); }, "n"},
       {"n 17", [](R& r) { r.set_n(17); }, "n"},
       {"n 10^9", [](R& r) { r.set_n(1'000'000'000); }, "n"},
       {"17 stop strings", [&](R& r) { repeat_stop(r, 17); }, "stop[16]"},
-      {"empty stop string", [](R& r) { r.add_stop("a"); r.add_stop(""); }, "stop[1]"},
+      {"empty stop string",
+       [](R& r) {
+         r.add_stop("a");
+         r.add_stop("");
+       },
+       "stop[1]"},
       {"stop string of 257 bytes", [](R& r) { r.add_stop(std::string(257, 'x')); }, "stop[0]"},
       {"stop string not UTF-8", [](R& r) { r.add_stop("\x80"); }, "stop[0]"},
       {"stop token outside the vocabulary",
-       [](R& r) { r.add_stop_token_ids(1); r.add_stop_token_ids(512); }, "stop_token_ids[1]"},
+       [](R& r) {
+         r.add_stop_token_ids(1);
+         r.add_stop_token_ids(512);
+       },
+       "stop_token_ids[1]"},
       {"logprobs 21", [](R& r) { r.set_logprobs(21); }, "logprobs", {}, {"21", "20"}},
-      {"request_id of 129 bytes", [](R& r) { r.set_request_id(std::string(129, 'i')); }, "request_id"},
-      {"cache_salt of 129 bytes", [](R& r) { r.set_cache_salt(std::string(129, 'i')); }, "cache_salt",
-       {}, {"129"}},
-      {"session of 129 bytes", [](R& r) { r.set_session(std::string(129, 'i')); }, "session", {}, {"129"}},
+      {"request_id of 129 bytes", [](R& r) { r.set_request_id(std::string(129, 'i')); },
+       "request_id"},
+      {"cache_salt of 129 bytes",
+       [](R& r) { r.set_cache_salt(std::string(129, 'i')); },
+       "cache_salt",
+       {},
+       {"129"}},
+      {"session of 129 bytes",
+       [](R& r) { r.set_session(std::string(129, 'i')); },
+       "session",
+       {},
+       {"129"}},
       {"zone of 129 bytes", [](R& r) { r.set_zone(std::string(129, 'i')); }, "zone", {}, {"129"}},
   };
 }
@@ -169,9 +229,14 @@ std::vector<Row> UnknownRows() {
       {"unknown path", [](R& r) { r.set_path(static_cast<v1::Path>(3)); }, "path"},
       {"negative path", [](R& r) { r.set_path(static_cast<v1::Path>(-1)); }, "path"},
       {"unknown field", [](R& r) { AddUnknown(r, 21); }, "#21"},
-      {"unknown field of sampling", [](R& r) { AddUnknown(*r.mutable_sampling(), 10); }, "sampling.#10"},
+      {"unknown field of sampling", [](R& r) { AddUnknown(*r.mutable_sampling(), 10); },
+       "sampling.#10"},
       {"unknown field of tokens",
-       [](R& r) { *r.mutable_tokens() = Ids(3); AddUnknown(*r.mutable_tokens(), 2); }, "tokens.#2"},
+       [](R& r) {
+         *r.mutable_tokens() = Ids(3);
+         AddUnknown(*r.mutable_tokens(), 2);
+       },
+       "tokens.#2"},
       {"unknown field of a message",
        [](R& r) {
          AddMessage(r, "user", "x");

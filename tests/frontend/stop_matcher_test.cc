@@ -24,7 +24,8 @@ Match FirstMatch(const std::vector<std::string>& stops, std::string_view input) 
   return {};
 }
 
-// The definition, word for word: at the first byte where any string ends, the longest that ends there.
+// The definition, word for word: at the first byte where any string ends, the longest that ends
+// there.
 Match NaiveFirstMatch(const std::vector<std::string>& stops, std::string_view input) {
   for (std::size_t end = 1; end <= input.size(); ++end) {
     std::string longest;

@@ -141,7 +141,8 @@ TEST_F(TextStreamTest, AgreesWithSearchingTheWholeText) {
     const std::string stop = text(4);
     const Shown shown = Play(Bytes(all), {stop});
 
-    ASSERT_EQ(shown.text(), all.substr(0, all.find(stop))) << "seed " << kSeed << " round " << round;
+    ASSERT_EQ(shown.text(), all.substr(0, all.find(stop)))
+        << "seed " << kSeed << " round " << round;
     for (const std::string& piece : shown.pieces) {
       ASSERT_EQ(FindInvalidUtf8(piece), std::nullopt);
     }

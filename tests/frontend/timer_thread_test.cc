@@ -41,7 +41,8 @@ TEST(TimerThread, WhatIsCancelledDoesNotRun) {
   std::atomic<int> runs{0};
   TimerThread timer;
   const TimePoint now = Clock::System().Now();
-  const TimerThread::Key cancelled = timer.Schedule(now + milliseconds(20), [&runs] { runs += 100; });
+  const TimerThread::Key cancelled =
+      timer.Schedule(now + milliseconds(20), [&runs] { runs += 100; });
   timer.Schedule(now + milliseconds(30), [&runs] { runs += 1; });
   timer.Cancel(cancelled);
   timer.Cancel(cancelled);

@@ -6,7 +6,8 @@
 
 namespace baton {
 
-// Polls `condition` until it holds or `limit` is over; returns whether it held. The only place where a test sleeps.
+// Polls `condition` until it holds or `limit` is over; returns whether it held. The only place
+// where a test sleeps.
 inline bool WaitUntil(const std::function<bool()>& condition,
                       std::chrono::milliseconds limit = std::chrono::seconds(10)) {
   const auto end = std::chrono::steady_clock::now() + limit;

@@ -1,0 +1,220 @@
+#include "frontend/grpc_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "frontend/admin_service.h"
+#include "tests/support/health_client.h"
+#include "tests/support/test_certificates.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/support/wait_until.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Work that a test holds in its hand.
+class FakeWork final : public DrainTarget {
+ public:
+  void StopIntake() override { intake_stopped = true; }
+  std::size_t InFlight() const override { return in_flight; }
+  void CancelRest(const absl::Status& why) override {
+    cancelled_with = why;
+    in_flight = 0;
+  }
+
+  std::atomic<bool> intake_stopped{false};
+  std::atomic<std::size_t> in_flight{0};
+  absl::Status cancelled_with;
+};
+
+class GrpcServerTest : public testing::Test {
+ protected:
+  GrpcServerTest() : admin_([] { return v1::StatusResponse(); }) {}
+
+  absl::StatusOr<std::unique_ptr<GrpcServer>> Start(GrpcServerOptions options = {.role = "test"}) {
+    return GrpcServer::Start(std::move(options),
+                             {{.name = v1::Admin::service_full_name(), .service = &admin_}});
+  }
+
+  static std::shared_ptr<grpc::Channel> Connect(
+      const std::string& address,
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials =
+          grpc::InsecureChannelCredentials()) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(address, credentials, arguments);
+  }
+
+  static grpc::Status AskStatus(const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    v1::StatusResponse response;
+    return v1::Admin::NewStub(channel)->Status(&context, {}, &response);
+  }
+
+  AdminService admin_;
+};
+
+// B65, B61.
+TEST_F(GrpcServerTest, HealthFollowsReadyForEveryService) {
+  const auto server = *Start();
+  const auto channel = Connect(server->address());
+  const std::string name = v1::Admin::service_full_name();
+  EXPECT_EQ(HealthOf(channel, ""), "NOT_SERVING");
+  EXPECT_EQ(HealthOf(channel, name), "NOT_SERVING");
+  EXPECT_EQ(HealthOf(channel, "no.such.Service"), "(5)");
+
+  testing::internal::CaptureStdout();
+  server->SetReady(true);
+  EXPECT_EQ(HealthOf(channel, ""), "SERVING");
+  EXPECT_EQ(HealthOf(channel, name), "SERVING");
+  server->SetReady(false);
+  EXPECT_EQ(HealthOf(channel, name), "NOT_SERVING");
+  server->SetReady(true);
+  EXPECT_EQ(HealthOf(channel, ""), "SERVING");
+
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            absl::StrCat("ready test grpc=", server->address(), "\n"))
+      << "printed once";
+}
+
+TEST_F(GrpcServerTest, TheReadyLineNamesTheOtherDoors) {
+  const auto server =
+      *Start({.role = "decode", .listen = "127.0.0.1:0", .advertise_host = "localhost"});
+  server->AddDoor("kv", "localhost:4");
+  testing::internal::CaptureStdout();
+  server->SetReady(true);
+
+  EXPECT_EQ(server->address().rfind("localhost:", 0), 0u);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            absl::StrCat("ready decode grpc=", server->address(), " kv=localhost:4\n"));
+}
+
+TEST_F(GrpcServerTest, ATakenPortIsAClearError) {
+  std::string taken;
+  {
+    const auto server = *Start();
+    taken = server->address();
+    AdminService other([] { return v1::StatusResponse(); });
+    // The signals are taken too, but the port is what a second process would meet.
+    grpc::ServerBuilder builder;
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddListeningPort(taken, grpc::InsecureServerCredentials());
+    builder.RegisterService(&other);
+    EXPECT_EQ(builder.BuildAndStart(), nullptr) << "the first server does not share its port";
+  }
+  grpc::ServerBuilder builder;
+  AdminService holder([] { return v1::StatusResponse(); });
+  int port = 0;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&holder);
+  const auto held = builder.BuildAndStart();
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  const auto refused = Start({.role = "test", .listen = address});
+
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(std::string(refused.status().message()).find(address), std::string::npos);
+}
+
+// F12: NOT_SERVING first, intake stops, what runs goes on.
+TEST_F(GrpcServerTest, ASignalDrains) {
+  const auto server = *Start();
+  const auto channel = Connect(server->address());
+  testing::internal::CaptureStdout();
+  server->SetReady(true);
+  testing::internal::GetCapturedStdout();
+  FakeWork work;
+  work.in_flight = 1;
+  int code = -1;
+  std::jthread runner([&] { code = server->Run(work); });
+  kill(getpid(), SIGTERM);
+  ASSERT_TRUE(WaitUntil([&] { return work.intake_stopped.load(); }));
+  EXPECT_EQ(HealthOf(channel, ""), "NOT_SERVING");
+  server->SetReady(true);
+  EXPECT_EQ(HealthOf(channel, ""), "NOT_SERVING") << "stays so once the end has begun";
+
+  work.in_flight = 0;
+  runner.join();
+  EXPECT_EQ(code, GrpcServer::kDrained);
+  EXPECT_TRUE(work.cancelled_with.ok());
+}
+
+// F13.
+TEST_F(GrpcServerTest, ASecondSignalCutsTheDrainShort) {
+  const auto server = *Start();
+  FakeWork work;
+  work.in_flight = 1;
+  int code = -1;
+  std::jthread runner([&] { code = server->Run(work); });
+  kill(getpid(), SIGINT);
+  ASSERT_TRUE(WaitUntil([&] { return work.intake_stopped.load(); }));
+  kill(getpid(), SIGTERM);
+  runner.join();
+
+  EXPECT_EQ(code, GrpcServer::kDrainCutShort);
+  EXPECT_EQ(work.cancelled_with.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(GrpcServerTest, TheGraceCutsTheDrainShort) {
+  const auto server = *Start({.role = "test", .drain_grace = milliseconds(50)});
+  FakeWork work;
+  work.in_flight = 1;
+  kill(getpid(), SIGTERM);
+
+  EXPECT_EQ(server->Run(work), GrpcServer::kDrainCutShort);
+  EXPECT_EQ(work.cancelled_with.code(), absl::StatusCode::kUnavailable);
+}
+
+class GrpcServerTlsTest : public GrpcServerTest {
+ protected:
+  GrpcServerTlsTest() { WriteTestCertificates(folder_.path().string()); }
+
+  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(GrpcServerTlsTest, ServesThoseWhoTrustIt) {
+  const auto server =
+      *Start({.role = "test", .tls = {.certificate = Path("cert.pem"), .key = Path("key.pem")}});
+
+  EXPECT_TRUE(
+      AskStatus(Connect(server->address(), *MakeChannelCredentials({.authority = Path("ca.pem")})))
+          .ok());
+  EXPECT_EQ(AskStatus(Connect(server->address())).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(GrpcServerTlsTest, WithAnAuthorityEveryClientMustShowACertificate) {
+  const TlsFiles all{
+      .certificate = Path("cert.pem"), .key = Path("key.pem"), .authority = Path("ca.pem")};
+  const auto server = *Start({.role = "test", .tls = all});
+
+  EXPECT_TRUE(AskStatus(Connect(server->address(), *MakeChannelCredentials(all))).ok());
+  EXPECT_EQ(
+      AskStatus(Connect(server->address(), *MakeChannelCredentials({.authority = Path("ca.pem")})))
+          .error_code(),
+      grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(GrpcServerTlsTest, FilesThatDoNotFitAreRefused) {
+  EXPECT_FALSE(CheckTlsFiles({.certificate = "a"}, /*server=*/true).ok());
+  EXPECT_FALSE(CheckTlsFiles({.key = "a"}, /*server=*/false).ok());
+  EXPECT_FALSE(CheckTlsFiles({.authority = "a"}, /*server=*/true).ok());
+  EXPECT_TRUE(CheckTlsFiles({.authority = "a"}, /*server=*/false).ok());
+  std::ofstream(Path("no.pem")) << "not a key";
+  const auto refused =
+      Start({.role = "test", .tls = {.certificate = Path("cert.pem"), .key = Path("no.pem")}});
+
+  EXPECT_NE(std::string(refused.status().message()).find("no.pem"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,73 @@
+#include "frontend/server_flags.h"
+
+#include <gtest/gtest.h>
+
+namespace baton {
+namespace {
+
+struct Outcome {
+  std::optional<int> code;
+  std::string errors;
+  ServerFlags settings;
+};
+
+Outcome Parse(ServerKind kind, std::vector<const char*> words) {
+  Outcome outcome;
+  Flags flags("baton-test", "A test.");
+  AddServerFlags(flags, kind, outcome.settings);
+  words.insert(words.begin(), "baton-test");
+  testing::internal::CaptureStderr();
+  outcome.code = flags.Parse(static_cast<int>(words.size()), words.data());
+  outcome.errors = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(ServerFlags, DefaultsAreThoseOfTheKind) {
+  EXPECT_EQ(Parse(ServerKind::kRouter, {}).settings.listen, "127.0.0.1:8000");
+  EXPECT_EQ(Parse(ServerKind::kWorker, {}).settings.listen, "127.0.0.1:0");
+  EXPECT_EQ(Parse(ServerKind::kWorker, {}).code, std::nullopt);
+}
+
+TEST(ServerFlags, FlagsOfLaterVersionsAreRefusedNotIgnored) {
+  for (const char* flag : {"--zone", "--metrics-listen", "--trace-file", "--http-listen"}) {
+    const Outcome outcome = Parse(ServerKind::kRouter, {flag, "x"});
+    EXPECT_EQ(outcome.code, 2) << flag;
+    EXPECT_NE(outcome.errors.find(flag), std::string::npos) << outcome.errors;
+  }
+}
+
+// T53.
+TEST(ServerFlags, AWildcardWorkerMustSayWhereItIsReached) {
+  for (const char* listen : {"0.0.0.0:1", "[::]:1"}) {
+    const Outcome outcome = Parse(ServerKind::kWorker, {"--listen", listen});
+    EXPECT_EQ(outcome.code, 2) << listen;
+    EXPECT_NE(outcome.errors.find("--advertise-host"), std::string::npos);
+    EXPECT_EQ(Parse(ServerKind::kWorker, {"--listen", listen, "--advertise-host", "10.0.0.1"}).code,
+              std::nullopt);
+  }
+  EXPECT_EQ(Parse(ServerKind::kWorker, {"--advertise-host", "0.0.0.0"}).code, 2);
+  EXPECT_EQ(Parse(ServerKind::kRouter, {"--listen", "0.0.0.0:1"}).code, std::nullopt);
+}
+
+TEST(ServerFlags, MalformedValuesAreRefused) {
+  EXPECT_EQ(Parse(ServerKind::kWorker, {"--listen", "nowhere"}).code, 2);
+  EXPECT_EQ(Parse(ServerKind::kWorker, {"--drain-grace-ms", "-1"}).code, 2);
+  EXPECT_EQ(Parse(ServerKind::kWorker, {"--tls-key", "x"}).code, 2);
+  EXPECT_EQ(Parse(ServerKind::kWorker, {"--log-level", "loud"}).code, 2);
+}
+
+TEST(ServerFlags, BecomeOptions) {
+  const Outcome outcome =
+      Parse(ServerKind::kWorker, {"--listen", "127.0.0.1:7", "--drain-grace-ms", "5", "--log-level",
+                                  "warn", "--log-format", "json"});
+  const GrpcServerOptions server = MakeGrpcServerOptions(outcome.settings, "decode");
+  EXPECT_EQ(server.role, "decode");
+  EXPECT_EQ(server.listen, "127.0.0.1:7");
+  EXPECT_EQ(server.drain_grace, std::chrono::milliseconds(5));
+  const LogOptions log = MakeLogOptions(outcome.settings, "decode");
+  EXPECT_EQ(log.level, LogLevel::kWarn);
+  EXPECT_EQ(log.format, LogFormat::kJson);
+}
+
+}  // namespace
+}  // namespace baton
