@@ -125,6 +125,21 @@ class PythonClientTest(unittest.TestCase):
         cls.channel = grpc.insecure_channel(cls.addresses["router"])
         cls.addClassCleanup(cls.channel.close)
         cls.completions = ReflectedService(cls.channel, COMPLETIONS)
+        cls.wait_for_prefill_worker()
+
+    @classmethod
+    def wait_for_prefill_worker(cls):
+        """The router is ready with its first decode worker; the other may answer it a little later."""
+        split = cls.completions.request("Complete", text=b"x", max_tokens=1,
+                                        path=cls.path("PATH_DISAGGREGATED"))
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                cls.completions.call("Complete", split)
+                return
+            except grpc.RpcError as error:
+                if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                    raise
 
     @classmethod
     def start(cls, role: str, *flags: str) -> Server:
@@ -153,8 +168,9 @@ class PythonClientTest(unittest.TestCase):
                 violations += [violation.field for violation in bad_request.field_violations]
         self.assertIn(field, violations)
 
-    def path(self, name: str) -> int:
-        return self.completions.enum_value("Complete", "path", name)
+    @classmethod
+    def path(cls, name: str) -> int:
+        return cls.completions.enum_value("Complete", "path", name)
 
     def test_reflection_lists_the_services(self):
         for role, names in SERVICES.items():
