@@ -129,7 +129,7 @@ class PythonClientTest(unittest.TestCase):
 
     @classmethod
     def wait_for_prefill_worker(cls):
-        """The router is ready with its first decode worker; the other may answer it a little later."""
+        """A router is ready with its first decode worker; others may answer it a little later."""
         split = cls.completions.request("Complete", text=b"x", max_tokens=1,
                                         path=cls.path("PATH_DISAGGREGATED"))
         deadline = time.monotonic() + READY_SECONDS
