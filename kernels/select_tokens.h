@@ -19,16 +19,15 @@ struct LogitBias {
 //
 // Steps, in this order:
 //   1. Repetition penalty over the whole history, then frequency and presence penalty over its
-//   output part.
+//      output part.
 //   2. Logit bias, then banned tokens are made impossible.
-//   3. temperature == 0: the largest logit wins, among equals the lowest id. Otherwise logits /
-//   temperature.
+//   3. temperature == 0: the largest logit wins, among equals the lowest id; nothing is drawn.
+//      Otherwise logits are divided by it.
 //   4. top_k: the k most likely stay (among equals the lowest ids).
 //   5. min_p: tokens with at least min_p times the probability of the most likely one stay.
-//   6. top_p: the smallest set of the most likely whose probability, renormalised after 4 and 5,
-//   reaches top_p stays.
-//   7. One draw. It depends on seed, position and this row's logits and parameters; never on other
-//   rows.
+//   6. top_p: the most likely stay, as few as reach top_p of what 4 and 5 left.
+//   7. One draw. It depends on seed, position and this row's logits and parameters; never on
+//      other rows.
 //
 // The spans belong to the caller and must live through the call.
 struct TokenSelection {
@@ -45,10 +44,10 @@ struct TokenSelection {
   int prompt_tokens = 0;             // the first of history that are the prompt
   std::uint64_t seed = 0;            // Philox key
   std::uint64_t position = 0;        // Philox counter: index of the new token in its sequence
-  std::optional<int>
-      logprobs;  // alternatives to report, 0 for the token's own only; absent: none are computed
-  std::optional<TokenId>
-      forced;  // take this token and only report log probabilities (echo of a prompt)
+  // Alternatives to report; 0 for the token's own only; absent: no log probability is computed.
+  std::optional<int> logprobs;
+  // Take this token and only report its log probability: echo of a prompt.
+  std::optional<TokenId> forced;
 };
 
 struct TokenLogprob {

@@ -43,8 +43,7 @@ struct AttentionTile {
   const float* cosines = nullptr;  // [positions, D/2]
   const float* sines = nullptr;    // [positions, D/2]
   float scale = 0;
-  float* scratch =
-      nullptr;  // AttentionScratchFloats(queries * group, head_dim), aligned to 64 bytes
+  float* scratch = nullptr;  // AttentionScratchFloats(), aligned to 64 bytes
 };
 
 // One layer of one block holds, for each key/value head, K as [D/2][16 tokens][2] and V as [8 token
@@ -57,6 +56,7 @@ inline constexpr std::size_t HeadBytes(int head_dim) {
   return 2 * KeyBytes(head_dim);
 }
 
+// Scratch memory of a tile of `rows` rows, queries times group.
 std::size_t AttentionScratchFloats(int rows, int head_dim);
 
 // The kernels of one instruction set. Everything a thread passes in is its own; no function keeps

@@ -187,9 +187,15 @@ void TokenSelector::Filter(const float* logits, int vocabulary, const TokenSelec
   for (const int token : candidates_) {
     total += static_cast<double>(weights_[static_cast<std::size_t>(token)]);
   }
-  // A heap gives the most likely ones in order without sorting the whole vocabulary. std heaps grow
-  // at the back: what is taken gathers there, last taken first.
   const double enough = static_cast<double>(row.top_p) * total;
+  // All tokens below this weight have less than total - enough together, so that the others reach
+  // enough without them. Halved to stay clear of rounding.
+  const double negligible = 0.5 * (total - enough) / static_cast<double>(candidates_.size());
+  std::erase_if(candidates_, [&](int token) {
+    return static_cast<double>(weights_[static_cast<std::size_t>(token)]) < negligible;
+  });
+  // A heap gives the most likely ones in order without sorting all. std heaps grow at the back:
+  // what is taken gathers there, last taken first.
   const auto less_likely = [&](int a, int b) { return more_likely(b, a); };
   std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
   double kept = 0;

@@ -8,13 +8,13 @@
 // compiler's own vectors.
 //
 // What a vector type offers (VectorAvx2 and VectorAvx512Bf16 offer the same):
-//   Float        kLanes floats
-//   Words        kLanes 32-bit words, each two bf16 values, the even one in the low half
-//   Pairs        Words ready to be multiplied: Expand is done once for each word however often it
-//   is used Dot          acc + even * even + odd * odd, lane by lane
-//   ...First     only the first n lanes: others are zero, or not written, or not read
-// Multiplications and additions are fused only where a function says so, so that the compiler has
-// no choice.
+//   Float      kLanes floats
+//   Words      kLanes 32-bit words, each two bf16 values, the even one in the low half
+//   Pairs      Words ready to be multiplied; Expand is done once however often a word is used
+//   Dot        acc + even * even + odd * odd, lane by lane
+//   ...First   only the first n lanes: others are zero, or not written, or not read
+// Multiplications and additions are fused only where a function says so: the compiler has no
+// choice.
 //
 // This header and the tile headers live in unnamed namespaces although they are headers: each
 // kernels_*.cc compiles them with other instructions, and a shared copy could end up on a processor
