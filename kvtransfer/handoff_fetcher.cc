@@ -110,6 +110,7 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
     entry->arriving[entry->position.at(block)] |= layers;
   }
   ++entry->receives;
+  ++stats_.receiving;
   receives_[plan.token] = {.handoff = data.handoff, .data = data};
   return plan;
 }
@@ -153,6 +154,7 @@ void HandoffFetcher::OnReceived(TransferToken token, const absl::Status& status)
   receives_.erase(found);
   Entry& entry = *fetches_.at(receive.handoff);
   --entry.receives;
+  --stats_.receiving;
   if (entry.ended()) {
     ForgetIfLetGo(receive.handoff);
     return;
@@ -240,6 +242,7 @@ void HandoffFetcher::EndAll(const absl::Status& why) {
 
 void HandoffFetcher::FinishAll() {
   receives_.clear();
+  stats_.receiving = 0;
   std::vector<HandoffId> ended;
   for (auto& [id, entry] : fetches_) {
     entry->receives = 0;

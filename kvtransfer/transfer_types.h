@@ -150,6 +150,7 @@ struct TransferStats {
   int offers = 0;              // open, prefill side
   int fetches = 0;             // open, decode side
   int parked_fetches = 0;      // waiting for their offer
+  int receiving = 0;           // messages arriving into blocks at this moment
   int quarantined_blocks = 0;  // of ended handoffs whose memory the transport may still touch, both sides
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;

@@ -62,7 +62,7 @@ class Faults : public testing::TestWithParam<std::string> {
 
     EXPECT_TRUE(decode.fetches.WaitEnd(id));
     EXPECT_TRUE(prefill.offers.WaitEnd(id));
-    EXPECT_TRUE(WaitFor([&] { return prefill.IsIdle() && decode.IsIdle(); }))
+    EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }))
         << "pins " << prefill.pins << " " << decode.pins << " quarantined "
         << decode.service->stats().quarantined_blocks;
     Outcome outcome;
@@ -94,7 +94,7 @@ class Faults : public testing::TestWithParam<std::string> {
     for (std::uint32_t i = 0; i < 64; ++i) {
       std::memset(node.pool.block(BlockId(i)), 0xc5, node.pool.layout().block_bytes());
     }
-    EXPECT_FALSE(WaitFor(
+    EXPECT_FALSE(WaitUntil(
         [&] {
           for (std::uint32_t i = 0; i < 64; ++i) {
             if (!node.pool.IsUntouched(BlockId(i))) {

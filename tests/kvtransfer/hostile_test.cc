@@ -201,7 +201,7 @@ class HostileDecode : public Hostile {
                              .pin = std::make_unique<CountingPin>(node_->pins), .sink = &node_->offers})
                     .ok());
     node_->ReadyAll(id_, 4);
-    ASSERT_TRUE(WaitFor([&] { return node_->service->stats().offers == 1; }));
+    ASSERT_TRUE(WaitUntil([&] { return node_->service->stats().offers == 1; }));
   }
 
   wire::Fetch Good() const {

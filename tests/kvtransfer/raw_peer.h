@@ -1,7 +1,5 @@
 #pragma once
 
-#include <poll.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -36,8 +34,8 @@ class RawPeer final : public TransportHandler {
   };
 
   // Progresses until `condition` holds.
-  bool Until(const std::function<bool()>& condition, Duration patience = kTestPatience) {
-    return WaitFor(
+  bool Until(const std::function<bool()>& condition, std::chrono::milliseconds patience = kTestPatience) {
+    return WaitUntil(
         [&] {
           while (transport->Progress()) {
           }

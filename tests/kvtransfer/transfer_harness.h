@@ -1,7 +1,5 @@
 #pragma once
 
-#include <poll.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -14,22 +12,11 @@
 
 #include "absl/synchronization/mutex.h"
 #include "kvtransfer/transfer_service.h"
+#include "tests/support/wait_until.h"
 
 namespace baton {
 
-inline constexpr Duration kTestPatience = std::chrono::seconds(20);
-
-// True as soon as `condition` holds; false when it has not within `patience`.
-inline bool WaitFor(const std::function<bool()>& condition, Duration patience = kTestPatience) {
-  const TimePoint deadline = Clock::System().Now() + patience;
-  while (!condition()) {
-    if (Clock::System().Now() >= deadline) {
-      return false;
-    }
-    poll(nullptr, 0, 1);
-  }
-  return true;
-}
+inline constexpr std::chrono::milliseconds kTestPatience = std::chrono::seconds(20);
 
 // Time that moves when told to. Thread-safe.
 class FakeClock final : public Clock {
@@ -131,7 +118,7 @@ class OfferRecorder final : public OfferSink {
     return found == ends_.end() ? End() : found->second;
   }
   bool WaitEnd(HandoffId id) const {
-    return WaitFor([&] { return Get(id).calls > 0; });
+    return WaitUntil([&] { return Get(id).calls > 0; });
   }
 
  private:
@@ -168,7 +155,7 @@ class FetchRecorder final : public FetchSink {
     return found == ends_.end() ? End() : found->second;
   }
   bool WaitEnd(HandoffId id) const {
-    return WaitFor([&] { return Get(id).calls() > 0; });
+    return WaitUntil([&] { return Get(id).calls() > 0; });
   }
 
  private:

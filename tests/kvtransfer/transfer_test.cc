@@ -58,7 +58,7 @@ TEST_P(Transfer, MovesScatteredBlocksByteForByte) {
   ASSERT_TRUE(prefill.offers.WaitEnd(id));
   EXPECT_EQ(prefill.offers.Get(id).state, PrefillHandoffState::kReleased);
   EXPECT_EQ(prefill.offers.Get(id).pins_alive, 0);
-  EXPECT_TRUE(WaitFor([&] { return prefill.IsIdle() && decode.IsIdle(); }));
+  EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }));
 }
 
 // T16, B45, F41: the decode side holds the first k blocks already; only the rest moves, each to its place.
@@ -130,7 +130,7 @@ TEST_P(Transfer, ServesLayersInTheOrderTheyBecomeReady) {
   ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
   prefill.service->MarkReady(id, {.first_block = 8, .block_count = 4, .first_layer = 3, .layer_count = 2});
   ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, destinations)).ok());
-  ASSERT_TRUE(WaitFor([&] { return decode.service->stats().messages_received > 0; }));
+  ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > 0; }));
   for (const int layer : {4, 0, 2, 1, 3}) {
     prefill.service->MarkReady(id, {.first_block = 0, .block_count = 7, .first_layer = layer, .layer_count = 1});
     prefill.service->MarkReady(id, {.first_block = 4, .block_count = 8, .first_layer = layer, .layer_count = 1});
@@ -153,10 +153,10 @@ TEST_P(Transfer, NothingLeavesBeforeItIsReady) {
   const HandoffId id = HandoffId::Make();
   const std::vector<BlockId> sources = Scattered(4, 64, 7);
   ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(4, 64, 11))).ok());
-  ASSERT_TRUE(WaitFor([&] { return prefill.service->stats().parked_fetches == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 1; }));
 
   ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
-  ASSERT_TRUE(WaitFor([&] { return prefill.service->stats().parked_fetches == 0; }));
+  ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 0; }));
   EXPECT_EQ(prefill.service->stats().messages_sent, 0u);
   for (std::size_t i = 0; i < sources.size(); ++i) {
     prefill.pool.Fill(sources[i], i);
@@ -203,7 +203,7 @@ TEST_P(Transfer, SixtyFourHandoffsAtOnceDoNotMix) {
     EXPECT_TRUE(decode.pool.Holds(destinations[i], i)) << i;
   }
   EXPECT_EQ(decode.service->stats().connects, 1u);
-  EXPECT_TRUE(WaitFor([&] { return prefill.IsIdle() && decode.IsIdle(); }));
+  EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }));
 }
 
 // F21, T12: the decode side cancels in each of its states; the prefill side is free at once, and a retry works.
@@ -216,12 +216,12 @@ TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
   }
   const std::vector<std::function<void(HandoffId)>> until_state = {
       [](HandoffId) {},  // as soon as posted
-      [&](HandoffId) { ASSERT_TRUE(WaitFor([&] { return prefill.service->stats().parked_fetches == 1; })); },
+      [&](HandoffId) { ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 1; })); },
       [&](HandoffId id) {
         ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
         prefill.service->MarkReady(id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
         const std::uint64_t before = decode.service->stats().messages_received;
-        ASSERT_TRUE(WaitFor([&] { return decode.service->stats().messages_received > before; }));
+        ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > before; }));
       },
       [&](HandoffId id) {
         ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
@@ -241,8 +241,8 @@ TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
     }
     if (state < 2) {
       // The offer comes after the cancellation and ends at once.
-      ASSERT_TRUE(WaitFor([&] { return prefill.service->stats().parked_fetches == 0; }));
-      ASSERT_TRUE(WaitFor([&] { return decode.IsIdle(); }));
+      ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 0; }));
+      ASSERT_TRUE(WaitUntil([&] { return decode.IsIdle(); }));
       if (state == 1) {
         ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
         ASSERT_TRUE(prefill.offers.WaitEnd(id));
@@ -254,7 +254,7 @@ TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
                                                                                   : PrefillHandoffState::kCancelled);
       EXPECT_EQ(prefill.offers.Get(id).calls, 1);
     }
-    EXPECT_TRUE(WaitFor([&] { return prefill.IsIdle() && decode.IsIdle(); })) << "state " << state;
+    EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); })) << "state " << state;
   }
 }
 
@@ -270,7 +270,7 @@ TEST_P(Transfer, PrefillSideMayWithdrawInEveryState) {
       ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(20, 64, 11))).ok());
       prefill.service->MarkReady(id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
       const std::uint64_t before = decode.service->stats().messages_received;
-      ASSERT_TRUE(WaitFor([&] { return decode.service->stats().messages_received > before; }));
+      ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > before; }));
     }
     const absl::Status why = state == 2 ? absl::CancelledError("client left") : absl::InternalError("engine failed");
     prefill.service->Withdraw(id, why);
@@ -286,7 +286,7 @@ TEST_P(Transfer, PrefillSideMayWithdrawInEveryState) {
       const std::vector<int> whole_blocks = decode.fetches.Get(id).whole_blocks;
       EXPECT_TRUE(std::is_sorted(whole_blocks.begin(), whole_blocks.end()));
     }
-    EXPECT_TRUE(WaitFor([&] { return prefill.IsIdle() && decode.IsIdle(); })) << "state " << state;
+    EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); })) << "state " << state;
   }
 }
 
@@ -305,7 +305,7 @@ TEST_P(Transfer, FailureNamesTheBlocksThatAreWhole) {
   prefill.service->MarkReady(id, {.first_block = 0, .block_count = 5, .first_layer = 0, .layer_count = 5});
   prefill.service->MarkReady(id, {.first_block = 5, .block_count = 5, .first_layer = 0, .layer_count = 4});
   const std::size_t expected = (3 * 5 + 5 * 4) * decode.pool.layout().layer_bytes;
-  ASSERT_TRUE(WaitFor([&] { return decode.service->stats().bytes_received == expected; }));
+  ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().bytes_received == expected; }));
   prefill.service->Withdraw(id, absl::InternalError("engine failed"));
 
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
@@ -328,7 +328,7 @@ TEST_P(Transfer, DeadlineEndsAFetchThatWaits) {
   EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_TRUE(prefill.offers.WaitEnd(id));
   EXPECT_EQ(prefill.offers.Get(id).state, PrefillHandoffState::kCancelled);
-  EXPECT_TRUE(WaitFor([&] { return prefill.IsIdle() && decode.IsIdle(); }));
+  EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }));
 }
 
 // F36: peers whose KV bytes mean something else are refused, and both values are named.
@@ -357,7 +357,7 @@ TEST_P(Transfer, AnotherInstanceAtTheAddressIsRefused) {
                   .ok());
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
   EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(WaitFor([&] { return decode.IsIdle(); }));
+  EXPECT_TRUE(WaitUntil([&] { return decode.IsIdle(); }));
 }
 
 TEST_P(Transfer, StaleEpochsAreToldAtOnce) {
@@ -382,7 +382,7 @@ TEST_P(Transfer, StopEndsEverything) {
   prefill.ReadyAll(ids[0], 20);
   ASSERT_TRUE(prefill.Offer(ids[1], decode, Scattered(20, 64, 7)).ok());
   ASSERT_TRUE(decode.Fetch(ids[2], prefill, MapFrom(0, Scattered(20, 64, 11))).ok());
-  ASSERT_TRUE(WaitFor([&] { return prefill.service->stats().parked_fetches == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 1; }));
 
   prefill.service->Stop(std::chrono::seconds(1));
 

@@ -20,7 +20,7 @@ class TransportContract : public testing::TestWithParam<std::string> {
 
   // Progresses both until `condition` holds.
   static bool Both(RawPeer& a, RawPeer& b, const std::function<bool()>& condition) {
-    return WaitFor([&] {
+    return WaitUntil([&] {
       while (a.transport->Progress() || b.transport->Progress()) {
       }
       return condition();
@@ -132,7 +132,7 @@ TEST_P(TransportContract, CloseAnswersForEverythingUnderWayExactlyOnce) {
   for (std::vector<std::byte>& target : targets) {
     std::fill(target.begin(), target.end(), std::byte{0xee});
   }
-  EXPECT_FALSE(WaitFor(
+  EXPECT_FALSE(WaitUntil(
       [&] {
         client.transport->Progress();
         server.transport->Progress();
@@ -241,7 +241,7 @@ TEST(FaultyTransport, DamagesExactlyTheMessagesNamed) {
   const PeerId peer = *client.transport->Connect(server.transport->address());
   const std::vector<std::byte> payload = Pattern(100);
   const auto drain = [&](std::size_t sent) {
-    return WaitFor([&] {
+    return WaitUntil([&] {
       client.transport->Progress();
       server.transport->Progress();
       return client.sent.size() == sent;
