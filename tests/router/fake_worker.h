@@ -1,0 +1,151 @@
+#pragma once
+
+#include <grpc/grpc.h>
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/v1/worker.grpc.pb.h"
+#include "common/check.h"
+#include "common/kv_layout.h"
+#include "common/random_id.h"
+#include "model/checkpoint.h"
+#include "proto/identity_conversion.h"
+
+namespace baton {
+
+// The identity of a worker that serves this checkpoint.
+inline EngineIdentity IdentityOf(const Checkpoint& checkpoint) {
+  EngineIdentity identity;
+  identity.model_fingerprint = checkpoint.fingerprint();
+  identity.tokenizer_fingerprint = checkpoint.tokenizer().fingerprint();
+  identity.kv = {.layers = checkpoint.config().layers,
+                 .kv_heads = checkpoint.config().kv_heads,
+                 .head_dim = checkpoint.config().head_dim,
+                 .element_type = "bf16",
+                 .layout_id = "test",
+                 .layer_bytes = 64};
+  identity.arithmetic = "test";
+  identity.rope_base = checkpoint.config().rope_base;
+  identity.rms_epsilon = checkpoint.config().rms_epsilon;
+  return identity;
+}
+
+// The gRPC side of a worker, in this process, on a port of its own. Generate plays what the test
+// has put into `script`. Its destruction is the death of the worker.
+class FakeWorker {
+ public:
+  using Script = std::function<grpc::Status(
+      const v1::GenerateRequest&, grpc::ServerContext&, grpc::ServerWriter<v1::GenerateEvent>&)>;
+
+  // Port 0: a free one.
+  FakeWorker(v1::Role role, const EngineIdentity& identity, int port = 0)
+      : worker_(*this), decode_(*this) {
+    grpc_init();  // never shut down: see GrpcServer::Start
+    description.set_role(role);
+    description.set_instance_id(std::string(InstanceId::Make().AsBytes()));
+    *description.mutable_identity() = ToProto(identity);
+    grpc::ServerBuilder builder;
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(&worker_);
+    builder.RegisterService(&decode_);
+    server_ = builder.BuildAndStart();
+    BATON_CHECK(server_ != nullptr);
+  }
+  ~FakeWorker() {
+    {
+      absl::MutexLock lock(&mutex_);
+      dying_ = true;
+    }
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  int port() const { return port_; }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  void SetDraining(bool draining) {
+    absl::MutexLock lock(&mutex_);
+    description.set_draining(draining);
+  }
+  // Describe calls are not answered while it is true, as by a stopped process.
+  void SetSilent(bool silent) {
+    absl::MutexLock lock(&mutex_);
+    silent_ = silent;
+  }
+  std::vector<v1::GenerateRequest> requests() const {
+    absl::MutexLock lock(&mutex_);
+    return requests_;
+  }
+
+  v1::WorkerDescription
+      description;  // change it before the router first asks, later through the setters
+  Script script;    // set before the first request
+
+  // A script: these tokens, then this end.
+  static Script Answer(std::vector<std::uint32_t> tokens, v1::GenerateEvent::Finished finished) {
+    return [=](const v1::GenerateRequest&, grpc::ServerContext&,
+               grpc::ServerWriter<v1::GenerateEvent>& writer) {
+      v1::GenerateEvent event;
+      for (const std::uint32_t id : tokens) {
+        event.set_token(id);
+        writer.Write(event);
+      }
+      *event.mutable_finished() = finished;
+      writer.Write(event);
+      return grpc::Status::OK;
+    };
+  }
+
+ private:
+  struct WorkerService final : v1::Worker::Service {
+    explicit WorkerService(FakeWorker& o) : owner(o) {}
+    grpc::Status Describe(grpc::ServerContext* context,
+                          const v1::DescribeRequest*,
+                          v1::WorkerDescription* response) override {
+      absl::MutexLock lock(&owner.mutex_);
+      const auto answerable = [this] { return !owner.silent_ || owner.dying_; };
+      while (!owner.mutex_.AwaitWithTimeout(absl::Condition(&answerable), absl::Milliseconds(20))) {
+        if (context->IsCancelled()) {
+          return grpc::Status::CANCELLED;
+        }
+      }
+      *response = owner.description;
+      return grpc::Status::OK;
+    }
+    FakeWorker& owner;
+  };
+
+  struct DecodeService final : v1::DecodeWorker::Service {
+    explicit DecodeService(FakeWorker& o) : owner(o) {}
+    grpc::Status Generate(grpc::ServerContext* context,
+                          const v1::GenerateRequest* request,
+                          grpc::ServerWriter<v1::GenerateEvent>* writer) override {
+      {
+        absl::MutexLock lock(&owner.mutex_);
+        owner.requests_.push_back(*request);
+      }
+      return owner.script(*request, *context, *writer);
+    }
+    FakeWorker& owner;
+  };
+
+  mutable absl::Mutex mutex_;
+  bool silent_ = false;
+  bool dying_ = false;
+  std::vector<v1::GenerateRequest> requests_;
+  WorkerService worker_;
+  DecodeService decode_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace baton

@@ -1,0 +1,350 @@
+// The whole router over fake workers, all in this process.
+
+#include "router/router.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "baton/v1/completions.grpc.pb.h"
+#include "proto/status_conversion.h"
+#include "tests/router/fake_worker.h"
+#include "tests/support/health_client.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/support/wait_until.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+v1::GenerateEvent::Finished Finished(v1::FinishReason reason = v1::FINISH_REASON_LENGTH) {
+  v1::GenerateEvent::Finished finished;
+  finished.set_finish_reason(reason);
+  return finished;
+}
+
+class RouterTest : public testing::Test {
+ protected:
+  static const Checkpoint& Model() {
+    static const TinyCheckpoint model;
+    return *model;
+  }
+
+  RouterTest()
+      : decode_(std::in_place, v1::ROLE_DECODE, IdentityOf(Model())),
+        prefill_(std::in_place, v1::ROLE_PREFILL, IdentityOf(Model())) {
+    decode_->script = FakeWorker::Answer({3 + 'o', 3 + 'k'}, Finished());
+  }
+
+  void StartRouter() {
+    router_ = *Router::Start(Model(), {.server = {.role = "router"},
+                                       .fleet = {.decode = {decode_->address()},
+                                                 .prefill = {prefill_->address()},
+                                                 .poll_interval = milliseconds(20),
+                                                 .dead_after = milliseconds(500)}});
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    channel_ = grpc::CreateCustomChannel(router_->address(), grpc::InsecureChannelCredentials(),
+                                         arguments);
+    stub_ = v1::Completions::NewStub(channel_);
+  }
+
+  bool AwaitHealth(const std::string& wanted) {
+    return WaitUntil([&] { return HealthOf(channel_, "") == wanted; });
+  }
+
+  // Both workers accepted.
+  void StartAndAwait() {
+    StartRouter();
+    ASSERT_TRUE(WaitUntil([this] {
+      const v1::StatusResponse status = Status();
+      return status.workers_size() == 2 && status.workers(0).problem().empty() &&
+             status.workers(1).problem().empty();
+    }));
+    ASSERT_TRUE(AwaitHealth("SERVING"));
+  }
+
+  v1::StatusResponse Status() {
+    grpc::ClientContext context;
+    v1::StatusResponse response;
+    EXPECT_TRUE(v1::Admin::NewStub(channel_)->Status(&context, {}, &response).ok());
+    return response;
+  }
+
+  static v1::CompleteRequest Prompt(int tokens, v1::Path path = v1::PATH_UNSPECIFIED) {
+    v1::CompleteRequest request;
+    for (int i = 0; i < tokens; ++i) {
+      request.mutable_tokens()->add_ids(70);
+    }
+    request.set_max_tokens(8);
+    request.set_path(path);
+    return request;
+  }
+
+  struct Answer {
+    absl::Status status;
+    v1::CompleteResponse response;
+  };
+  Answer Complete(const v1::CompleteRequest& request, milliseconds deadline = seconds(10)) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + deadline);
+    Answer answer;
+    answer.status = FromGrpcStatus(stub_->Complete(&context, request, &answer.response));
+    return answer;
+  }
+
+  std::optional<FakeWorker> decode_;
+  std::optional<FakeWorker> prefill_;
+  std::unique_ptr<Router> router_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Completions::Stub> stub_;
+};
+
+TEST_F(RouterTest, AShortPromptIsColocated) {
+  StartAndAwait();
+  const Answer answer = Complete(Prompt(511));
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.response.choices(0).text(), "ok");
+  EXPECT_EQ(answer.response.timeline().path(), v1::PATH_COLOCATED);
+  EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_SHORT_PROMPT);
+  EXPECT_EQ(answer.response.timeline().decode_worker(), decode_->address());
+  EXPECT_GT(FromProtoDuration(answer.response.timeline().route()), Duration::zero());
+  const v1::GenerateRequest sent = decode_->requests().at(0);
+  EXPECT_EQ(sent.request_id(), answer.response.id());
+  EXPECT_EQ(sent.sequence().prompt_size(), 511);
+  EXPECT_TRUE(sent.prefill().empty());
+  EXPECT_FALSE(sent.forced());
+}
+
+TEST_F(RouterTest, ALongPromptIsSplit) {
+  v1::GenerateEvent::Finished finished = Finished();
+  finished.set_split(true);
+  finished.set_transport("tcp");
+  finished.set_prefill_worker(prefill_->address());
+  decode_->script = FakeWorker::Answer({70}, finished);
+  StartAndAwait();
+  const Answer answer = Complete(Prompt(512));
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.response.timeline().path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
+  EXPECT_EQ(answer.response.timeline().transport(), "tcp");
+  const v1::GenerateRequest sent = decode_->requests().at(0);
+  ASSERT_EQ(sent.prefill_size(), 1);
+  EXPECT_EQ(sent.prefill(0).address(), prefill_->address());
+  EXPECT_EQ(sent.prefill(0).instance_id(), prefill_->description.instance_id());
+}
+
+TEST_F(RouterTest, AFailedPrefillIsReportedAsSuch) {
+  v1::GenerateEvent::Finished finished = Finished();
+  finished.set_prefill_failed(true);
+  decode_->script = FakeWorker::Answer({70}, finished);
+  StartAndAwait();
+  const Answer answer = Complete(Prompt(600));
+
+  EXPECT_EQ(answer.response.timeline().path(), v1::PATH_COLOCATED);
+  EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_PREFILL_FAILED);
+}
+
+TEST_F(RouterTest, AForcedSplitSaysSoAndFailsWithoutAPrefillWorker) {
+  StartAndAwait();
+  ASSERT_TRUE(Complete(Prompt(5, v1::PATH_DISAGGREGATED)).status.ok());
+  EXPECT_TRUE(decode_->requests().at(0).forced());
+
+  const int port = prefill_->port();
+  prefill_.reset();
+  ASSERT_TRUE(WaitUntil([this] { return !Status().workers(1).alive(); }));
+  EXPECT_EQ(Complete(Prompt(5, v1::PATH_DISAGGREGATED)).status.code(),
+            absl::StatusCode::kUnavailable);
+  const Answer automatic = Complete(Prompt(600));
+  ASSERT_TRUE(automatic.status.ok());
+  EXPECT_EQ(automatic.response.timeline().reason(), v1::ROUTE_REASON_NO_PREFILL_WORKER);
+  EXPECT_EQ(HealthOf(channel_, ""), "SERVING") << "B51: a decode worker is enough";
+
+  // Back on the same port: split again.
+  prefill_.emplace(v1::ROLE_PREFILL, IdentityOf(Model()), port);
+  ASSERT_TRUE(WaitUntil([this] { return Status().workers(1).problem().empty(); }));
+  EXPECT_EQ(Complete(Prompt(600)).response.timeline().reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+TEST_F(RouterTest, APrefillWorkerThatComputesOtherwiseIsNoCandidate) {
+  EngineIdentity other = IdentityOf(Model());
+  other.arithmetic = "another";
+  *prefill_->description.mutable_identity() = ToProto(other);
+  StartAndAwait();
+
+  EXPECT_EQ(Complete(Prompt(600)).response.timeline().reason(), v1::ROUTE_REASON_NO_PREFILL_WORKER);
+  EXPECT_TRUE(decode_->requests().at(0).prefill().empty());
+}
+
+TEST_F(RouterTest, WithoutADecodeWorkerItIsNotServing) {
+  StartAndAwait();
+  const int port = decode_->port();
+  decode_.reset();
+  ASSERT_TRUE(AwaitHealth("NOT_SERVING"));
+  EXPECT_FALSE(Status().ready());
+  EXPECT_EQ(Complete(Prompt(5)).status.code(), absl::StatusCode::kUnavailable);
+
+  decode_.emplace(v1::ROLE_DECODE, IdentityOf(Model()), port);
+  decode_->script = FakeWorker::Answer({70}, Finished());
+  ASSERT_TRUE(AwaitHealth("SERVING"));
+  EXPECT_TRUE(Complete(Prompt(5)).status.ok()) << "B61: the first request after SERVING succeeds";
+}
+
+TEST_F(RouterTest, AStreamThatBreaksOffIsUnavailableBeforeATokenAndAbortedAfter) {
+  decode_->script = [](const v1::GenerateRequest& request, grpc::ServerContext&,
+                       grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    if (request.sequence().prompt_size() == 2) {
+      v1::GenerateEvent event;
+      event.set_token(70);
+      writer.Write(event);
+    }
+    return request.sequence().prompt_size() == 3 ? grpc::Status(grpc::StatusCode::UNKNOWN, "odd")
+                                                 : grpc::Status::OK;
+  };
+  StartAndAwait();
+
+  EXPECT_EQ(Complete(Prompt(1)).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Complete(Prompt(2)).status.code(), absl::StatusCode::kAborted);
+  const absl::Status odd = Complete(Prompt(3)).status;
+  EXPECT_EQ(odd.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(std::string(odd.message()).find(decode_->address()), std::string::npos);
+}
+
+TEST_F(RouterTest, AWorkersRefusalComesThroughWithItsDetails) {
+  decode_->script = [](const v1::GenerateRequest&, grpc::ServerContext&,
+                       grpc::ServerWriter<v1::GenerateEvent>&) {
+    return ToGrpcStatus(WithRetryAfter(
+        WithReason(absl::ResourceExhaustedError("queue is full"), "QUEUE_FULL"), seconds(1)));
+  };
+  StartAndAwait();
+  const absl::Status status = Complete(Prompt(1)).status;
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  int details = 0;
+  status.ForEachPayload([&details](absl::string_view, const absl::Cord&) { ++details; });
+  EXPECT_EQ(details, 2);
+}
+
+// A decode worker that waits until its call is cancelled.
+FakeWorker::Script WaitForCancellation(std::atomic<int>& waiting, std::atomic<int>& cancelled) {
+  return [&](const v1::GenerateRequest&, grpc::ServerContext& context,
+             grpc::ServerWriter<v1::GenerateEvent>&) {
+    ++waiting;
+    WaitUntil([&context] { return context.IsCancelled(); });
+    cancelled += context.IsCancelled() ? 1 : 0;
+    return grpc::Status::CANCELLED;
+  };
+}
+
+// F21.
+TEST_F(RouterTest, AClientThatLeavesCancelsTheWorkersCall) {
+  std::atomic<int> waiting{0};
+  std::atomic<int> cancelled{0};
+  decode_->script = WaitForCancellation(waiting, cancelled);
+  StartAndAwait();
+  grpc::ClientContext context;
+  v1::CompleteResponse response;
+  std::jthread canceller([&] {
+    WaitUntil([&] { return waiting > 0; });
+    context.TryCancel();
+  });
+
+  EXPECT_EQ(stub_->Complete(&context, Prompt(5), &response).error_code(),
+            grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(WaitUntil([&] { return cancelled == 1; }, seconds(1)));
+}
+
+// F23.
+TEST_F(RouterTest, TheDeadlineTravels) {
+  std::atomic<int> waiting{0};
+  std::atomic<int> cancelled{0};
+  decode_->script = WaitForCancellation(waiting, cancelled);
+  StartAndAwait();
+
+  EXPECT_EQ(Complete(Prompt(5), milliseconds(150)).status.code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(WaitUntil([&] { return cancelled == 1; }, seconds(1)));
+}
+
+// F5: tokens have been streamed, then the worker dies.
+TEST_F(RouterTest, AWorkerThatDiesInTheMiddleIsAborted) {
+  std::atomic<bool> streaming{false};
+  decode_->script = [&](const v1::GenerateRequest&, grpc::ServerContext& context,
+                        grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    v1::GenerateEvent event;
+    event.set_token(3 + 'x');
+    writer.Write(event);
+    streaming = true;
+    WaitUntil([&context] { return context.IsCancelled(); });
+    return grpc::Status::CANCELLED;
+  };
+  StartAndAwait();
+  grpc::ClientContext context;
+  const auto reader = stub_->StreamComplete(&context, Prompt(5));
+  v1::CompleteChunk chunk;
+  ASSERT_TRUE(reader->Read(&chunk));
+  EXPECT_EQ(chunk.choice().text(), "x");
+  ASSERT_TRUE(WaitUntil([&] { return streaming.load(); }));
+  decode_.reset();
+
+  EXPECT_FALSE(reader->Read(&chunk));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::ABORTED);
+}
+
+TEST_F(RouterTest, AStopStringEndsTheWorkersCallAndKeepsThePath) {
+  std::atomic<bool> cancelled{false};
+  decode_->script = [&](const v1::GenerateRequest&, grpc::ServerContext& context,
+                        grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    v1::GenerateEvent event;
+    event.mutable_progress()->set_split(true);
+    event.mutable_progress()->set_transport("tcp");
+    writer.Write(event);
+    for (const char byte : std::string("abcd")) {
+      event.set_token(3u + static_cast<std::uint8_t>(byte));
+      writer.Write(event);
+    }
+    WaitUntil([&context] { return context.IsCancelled(); });
+    cancelled = context.IsCancelled();
+    return grpc::Status::CANCELLED;
+  };
+  StartAndAwait();
+  v1::CompleteRequest request = Prompt(600);
+  request.add_stop("c");
+  const Answer answer = Complete(request);
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.response.choices(0).text(), "ab");
+  EXPECT_EQ(answer.response.timeline().path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
+  EXPECT_EQ(answer.response.timeline().transport(), "tcp");
+  EXPECT_TRUE(WaitUntil([&] { return cancelled.load(); }));
+}
+
+// T69: the counters sum to the requests.
+TEST_F(RouterTest, StatusShowsTheFleetAndCountsRequests) {
+  StartAndAwait();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Complete(Prompt(5)).status.ok());
+  }
+  EXPECT_FALSE(Complete(Prompt(0)).status.ok());
+  const v1::StatusResponse status = Status();
+
+  EXPECT_EQ(status.role(), v1::ROLE_ROUTER);
+  EXPECT_EQ(status.model(), "tiny");
+  EXPECT_TRUE(status.ready());
+  EXPECT_EQ(status.colocate_below_tokens(), 512u);
+  EXPECT_EQ(status.workers(0).address(), decode_->address());
+  EXPECT_EQ(status.workers(1).description().role(), v1::ROLE_PREFILL);
+  EXPECT_EQ(status.requests().at("colocated/SHORT_PROMPT"), 3u);
+  EXPECT_EQ(status.requests().at("INVALID_ARGUMENT"), 1u);
+}
+
+}  // namespace
+}  // namespace baton
