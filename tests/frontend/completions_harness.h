@@ -38,8 +38,9 @@ struct CompletionsHarness {
     grpc::ChannelArguments own = arguments;
     own.SetMaxSendMessageSize(-1);
     own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub = v1::Completions::NewStub(grpc::CreateCustomChannel(
-        absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), own));
+    address = absl::StrCat("127.0.0.1:", port);
+    stub = v1::Completions::NewStub(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own));
   }
 
   ~CompletionsHarness() { server->Shutdown(std::chrono::system_clock::now()); }
@@ -76,6 +77,7 @@ struct CompletionsHarness {
   FakeGenerator generator;
   CompletionsService service;
   std::unique_ptr<grpc::Server> server;
+  std::string address;
   std::unique_ptr<v1::Completions::Stub> stub;
 };
 

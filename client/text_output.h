@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "baton/v1/completions.pb.h"
+#include "baton/v1/worker.pb.h"
+
+namespace baton {
+
+// "[colocated, SHORT_PROMPT; 12 prompt + 64 new tokens; first token 0.102 s, total 1.310 s]": what
+// one request was, on one line; of a split one also who took part. `dim` puts it between the
+// terminal's codes for faint text.
+std::string DescribeRequest(const v1::Usage& usage, const v1::Timeline& timeline, bool dim);
+
+// One screen: the server, its fleet, the requests so far.
+std::string DescribeStatus(const v1::StatusResponse& status);
+
+// One paragraph a model.
+std::string DescribeModels(const v1::ListModelsResponse& models);
+
+}  // namespace baton
