@@ -33,6 +33,48 @@ const std::uint16_t* Bits(const BFloat16* p) {
   return reinterpret_cast<const std::uint16_t*>(p);
 }
 
+// How a matrix product is cut: into runs of panels, since weights are asked for ahead of use across
+// the end of a panel, and into runs of rows as well where panels alone leave threads idle.
+class MatMulShares {
+ public:
+  struct Share {
+    int first_panel;
+    int end_panel;
+    int first_row;
+    int end_row;
+  };
+
+  MatMulShares(int panels, int rows, int threads) : panels_(panels), rows_(rows) {
+    // Four shares for each thread even out what other processes take from some of them.
+    const int wanted = threads == 1 ? 1 : 4 * threads;
+    panel_runs_ = std::min(panels, wanted);
+    row_runs_ = std::clamp(wanted / panel_runs_, 1, std::max(1, rows / kFewestRows));
+  }
+
+  int count() const { return panel_runs_ * row_runs_; }
+
+  Share operator[](int share) const {
+    const int panel_run = share / row_runs_;
+    const int row_run = share % row_runs_;
+    return {.first_panel = Cut(panels_, panel_run, panel_runs_),
+            .end_panel = Cut(panels_, panel_run + 1, panel_runs_),
+            .first_row = Cut(rows_, row_run, row_runs_),
+            .end_row = Cut(rows_, row_run + 1, row_runs_)};
+  }
+
+ private:
+  static constexpr int kFewestRows = 24;  // fewer would read weights for too little work
+
+  static int Cut(int size, int run, int runs) {
+    return static_cast<int>(std::int64_t{size} * run / runs);
+  }
+
+  int panels_;
+  int rows_;
+  int panel_runs_;
+  int row_runs_;
+};
+
 // The CPU backend: everything runs to its end inside the call. Rows, heads and output columns are
 // split over threads; a sum never is.
 //
@@ -162,18 +204,21 @@ absl::Status CpuBackend::MatMul(const MatMulArgs& args) {
   if (args.input.rows() == 0) {
     return absl::OkStatus();
   }
-  // One share is one panel of weights, read once from memory, with all rows.
-  pool_.ParallelFor(weight->panels(), [&](int panel, int) {
-    const int column = panel * kPanelColumns;
-    kernels_.mat_mul_panel({.panel = weight->panel(panel),
-                            .input = Bits(args.input.data()),
-                            .input_stride = args.input.row_stride(),
-                            .rows = args.input.rows(),
-                            .word_columns = weight->columns() / 2,
-                            .output = args.output.data() + column,
-                            .output_stride = args.output.row_stride(),
-                            .columns = std::min(kPanelColumns, weight->rows() - column),
-                            .accumulate = args.accumulate});
+  const MatMulShares shares(weight->panels(), args.input.rows(), pool_.threads());
+  pool_.ParallelFor(shares.count(), [&](int share, int) {
+    const auto [first_panel, end_panel, first_row, end_row] = shares[share];
+    for (int panel = first_panel; panel < end_panel; ++panel) {
+      const int column = panel * kPanelColumns;
+      kernels_.mat_mul_panel({.panel = weight->panel(panel),
+                              .input = Bits(args.input.Row(first_row)),
+                              .input_stride = args.input.row_stride(),
+                              .rows = end_row - first_row,
+                              .word_columns = weight->columns() / 2,
+                              .output = args.output.Row(first_row) + column,
+                              .output_stride = args.output.row_stride(),
+                              .columns = std::min(kPanelColumns, weight->rows() - column),
+                              .accumulate = args.accumulate});
+    }
   });
   return absl::OkStatus();
 }
