@@ -132,12 +132,16 @@ void IncomingHandoff::StartAttempt() {
             {"prefill_worker", attempt_->candidate.address()}});
   attempt_->call = context_.prefill.Prefill(
       attempt_->candidate.address(), std::move(request), plan_.deadline, attempt_);
-  context_.executor.PostAt(
-      Clock::System().Now() + context_.times.accept, [attempt = attempt_, self = shared_from_this()] {
-        if (self->attempt_ == attempt && !attempt->accepted) {
-          self->FailAttempt(absl::UnavailableError("no answer to the prefill call"));
-        }
-      });
+  // Weak: a timer must not keep what has long ended.
+  context_.executor.PostAt(Clock::System().Now() + context_.times.accept,
+                           [handoff = weak_from_this(), waiting_for = std::weak_ptr(attempt_)] {
+                             const auto self = handoff.lock();
+                             const auto attempt = waiting_for.lock();
+                             if (self != nullptr && attempt != nullptr && self->attempt_ == attempt &&
+                                 !attempt->accepted) {
+                               self->FailAttempt(absl::UnavailableError("no answer to the prefill call"));
+                             }
+                           });
 }
 
 void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted) {

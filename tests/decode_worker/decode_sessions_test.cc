@@ -1,0 +1,323 @@
+#include "decode_worker/decode_sessions.h"
+
+#include <gtest/gtest.h>
+
+#include "kvtransfer/faulty/faulty_transport.h"
+#include "proto/status_conversion.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/support/two_workers.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Answers Prefill as a test tells it to; stands for workers that misbehave. Thread-safe once serving.
+class ScriptedPrefill final : public v1::PrefillWorker::Service {
+ public:
+  using Script = std::function<grpc::Status(grpc::ServerContext&, const v1::PrefillRequest&,
+                                            grpc::ServerWriter<v1::PrefillEvent>&)>;
+  explicit ScriptedPrefill(Script script) : script_(std::move(script)), served_(this) {}
+
+  grpc::Status Prefill(grpc::ServerContext* context,
+                       const v1::PrefillRequest* request,
+                       grpc::ServerWriter<v1::PrefillEvent>* writer) override {
+    return script_(*context, *request, *writer);
+  }
+
+  v1::PrefillCandidate candidate() const {
+    v1::PrefillCandidate candidate;
+    candidate.set_address(served_.address());
+    return candidate;
+  }
+
+ private:
+  const Script script_;
+  ServedService served_;
+};
+
+void WaitUntilCancelled(const grpc::ServerContext& context) {
+  EXPECT_TRUE(WaitUntil([&context] { return context.IsCancelled(); }));
+}
+
+class DecodeSessionsTest : public testing::Test {
+ protected:
+  std::vector<std::uint32_t> Colocated(DecodeJob job) {
+    job.prefill.clear();
+    const auto observer = decode_.Start(std::move(job));
+    EXPECT_TRUE(observer->WaitForEnd().ok());
+    return observer->tokens();
+  }
+
+  void ExpectAllFree() {
+    EXPECT_TRUE(AllBlocksFree(*decode_.core));
+    EXPECT_TRUE(AllBlocksFree(*prefill_.core));
+    EXPECT_EQ(decode_.sessions.InFlight(), 0u);
+    EXPECT_TRUE(WaitUntil([this] { return prefill_.service.InFlight() == 0; }));
+  }
+
+  const TinyCheckpoint model_;
+  const std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
+  PrefillNode prefill_{model_.file(), inproc::MakeTransport(hub_)};
+  DecodeNode decode_{model_.file(), inproc::MakeTransport(hub_), {.accept = milliseconds(400)}};
+};
+
+TEST_F(DecodeSessionsTest, ASplitRequestGivesTheTokensOfAColocatedOne) {
+  for (const int length : {1, 15, 16, 17, 255, 256, 257, 600}) {
+    const std::uint64_t seed = static_cast<std::uint64_t>(length);
+    DecodeJob job = MakeJob(length, 24, seed);
+    const std::vector<std::uint32_t> expected = Colocated(job);
+    job.prefill = {prefill_.candidate()};
+    const std::uint64_t prefilled = decode_.core->engine().load().prefilled_tokens;
+
+    const auto observer = decode_.Start(std::move(job));
+
+    EXPECT_TRUE(observer->WaitForEnd().ok());
+    EXPECT_EQ(observer->tokens(), expected) << length;
+    const v1::GenerateEvent::Finished finished = observer->result().finished;
+    EXPECT_TRUE(finished.split());
+    EXPECT_FALSE(finished.prefill_failed());
+    EXPECT_EQ(finished.transport(), "inproc");
+    EXPECT_EQ(finished.prefill_worker(), prefill_.served.address());
+    EXPECT_GT(FromProtoDuration(finished.prefill()).count(), 0);
+    // T22: not one token of the prompt is computed twice.
+    EXPECT_EQ(decode_.core->engine().load().prefilled_tokens, prefilled);
+  }
+  ExpectAllFree();
+}
+
+// B40: no request gets another one's first token or blocks.
+TEST_F(DecodeSessionsTest, ManyRequestsAtOnceKeepApart) {
+  constexpr std::uint64_t kRequests = 48;
+  std::vector<std::vector<std::uint32_t>> expected;
+  std::vector<std::shared_ptr<RecordingObserver>> observers;
+  for (std::uint64_t seed = 0; seed < kRequests; ++seed) {
+    expected.push_back(Colocated(MakeJob(1 + static_cast<int>(seed * 13 % 90), 12, seed)));
+  }
+  for (std::uint64_t seed = 0; seed < kRequests; ++seed) {
+    DecodeJob job = MakeJob(1 + static_cast<int>(seed * 13 % 90), 12, seed);
+    job.prefill = {prefill_.candidate()};
+    observers.push_back(decode_.Start(std::move(job)));
+  }
+  for (std::uint64_t seed = 0; seed < kRequests; ++seed) {
+    EXPECT_TRUE(observers[seed]->WaitForEnd().ok());
+    EXPECT_EQ(observers[seed]->tokens(), expected[seed]) << seed;
+  }
+  ExpectAllFree();
+}
+
+// T18, B42: with one token wanted no KV moves.
+TEST_F(DecodeSessionsTest, OneTokenMovesNoBlocks) {
+  DecodeJob job = MakeJob(300, 1, 4);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {prefill_.candidate()};
+  const auto observer = decode_.Start(std::move(job));
+  EXPECT_TRUE(observer->WaitForEnd().ok());
+  EXPECT_EQ(observer->tokens(), expected);
+  EXPECT_EQ(observer->result().finished.finish_reason(), v1::FINISH_REASON_LENGTH);
+  ExpectAllFree();
+  EXPECT_EQ(decode_.core->transfer().stats().bytes_received, 0u);
+}
+
+TEST_F(DecodeSessionsTest, AFirstTokenThatStopsEndsEverything) {
+  DecodeJob job = MakeJob(300, 20, 4);
+  job.sequence.add_stop_token_ids(Colocated(job)[0]);
+  job.prefill = {prefill_.candidate()};
+  const auto observer = decode_.Start(std::move(job));
+  EXPECT_TRUE(observer->WaitForEnd().ok());
+  EXPECT_EQ(observer->tokens().size(), 1u);
+  EXPECT_EQ(observer->result().finished.finish_reason(), v1::FINISH_REASON_STOP);
+  ExpectAllFree();
+}
+
+TEST_F(DecodeSessionsTest, TheNextCandidateTakesOverFromOneThatRefuses) {
+  ScriptedPrefill refusing([](auto&, auto&, auto&) {
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "another model");
+  });
+  DecodeJob job = MakeJob(200, 10, 5);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {refusing.candidate(), prefill_.candidate()};
+  const auto observer = decode_.Start(std::move(job));
+  EXPECT_TRUE(observer->WaitForEnd().ok());
+  EXPECT_EQ(observer->tokens(), expected);
+  EXPECT_EQ(observer->result().finished.prefill_worker(), prefill_.served.address());
+  ExpectAllFree();
+}
+
+TEST_F(DecodeSessionsTest, WithNoCandidateLeftThePromptIsComputedHere) {
+  v1::PrefillCandidate nobody;
+  nobody.set_address("127.0.0.1:1");
+  DecodeJob job = MakeJob(200, 10, 6);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {nobody};
+  const auto observer = decode_.Start(job);
+  EXPECT_TRUE(observer->WaitForEnd().ok());
+  EXPECT_EQ(observer->tokens(), expected);
+  EXPECT_FALSE(observer->result().finished.split());
+  EXPECT_TRUE(observer->result().finished.prefill_failed());
+
+  job.forced = true;
+  const auto forced = decode_.Start(job);
+  EXPECT_EQ(forced->WaitForEnd().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(forced->tokens().empty());
+  ExpectAllFree();
+}
+
+// A worker that takes the call and says nothing, or goes silent between any two of its messages.
+TEST_F(DecodeSessionsTest, ASilentPrefillWorkerIsGivenUpInTime) {
+  ScriptedPrefill silent([](grpc::ServerContext& context, auto&, auto&) {
+    WaitUntilCancelled(context);
+    return grpc::Status::CANCELLED;
+  });
+  ScriptedPrefill accepting([this](grpc::ServerContext& context, auto&, auto& writer) {
+    v1::PrefillEvent event;
+    event.mutable_accepted()->set_instance_id(std::string(prefill_.core->instance().AsBytes()));
+    event.mutable_accepted()->set_kv_address("inproc:999");  // nobody there
+    writer.Write(event);
+    WaitUntilCancelled(context);
+    return grpc::Status::CANCELLED;
+  });
+  DecodeJob job = MakeJob(200, 10, 7);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  for (const v1::PrefillCandidate& candidate : {silent.candidate(), accepting.candidate()}) {
+    job.prefill = {candidate};
+    const TimePoint begin = Clock::System().Now();
+    const auto observer = decode_.Start(job);
+    EXPECT_TRUE(observer->WaitForEnd().ok());
+    EXPECT_EQ(observer->tokens(), expected);
+    EXPECT_TRUE(observer->result().finished.prefill_failed());
+    EXPECT_LT(Clock::System().Now() - begin, std::chrono::seconds(10));
+  }
+  ExpectAllFree();
+}
+
+TEST_F(DecodeSessionsTest, AWorkerThatEndsWithoutAFirstTokenIsAFailure) {
+  ScriptedPrefill ending([](auto&, auto&, auto& writer) {
+    v1::PrefillEvent event;
+    event.mutable_accepted()->set_instance_id(std::string(16, 'x'));
+    event.mutable_accepted()->set_kv_address("inproc:999");
+    writer.Write(event);
+    return grpc::Status::OK;
+  });
+  ScriptedPrefill nonsense([](auto&, auto&, auto& writer) {
+    v1::PrefillEvent event;
+    event.mutable_accepted()->set_instance_id("short");
+    writer.Write(event);
+    return grpc::Status::OK;
+  });
+  DecodeJob job = MakeJob(100, 10, 8);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  for (const v1::PrefillCandidate& candidate : {ending.candidate(), nonsense.candidate()}) {
+    job.prefill = {candidate};
+    const auto observer = decode_.Start(job);
+    EXPECT_TRUE(observer->WaitForEnd().ok());
+    EXPECT_EQ(observer->tokens(), expected);
+  }
+  ExpectAllFree();
+}
+
+// T30, F8: the router still names the process that was there before.
+TEST_F(DecodeSessionsTest, ARestartedPrefillWorkerRefusesCallsMeantForItsPredecessor) {
+  v1::PrefillCandidate before = prefill_.candidate();
+  before.set_instance_id(std::string(16, 'x'));
+  DecodeJob job = MakeJob(100, 10, 9);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {before, prefill_.candidate()};
+  const auto observer = decode_.Start(job);
+  EXPECT_TRUE(observer->WaitForEnd().ok());
+  EXPECT_EQ(observer->tokens(), expected);
+  EXPECT_TRUE(observer->result().finished.split());
+  ExpectAllFree();
+}
+
+TEST_F(DecodeSessionsTest, CancellationAtAnyMomentFreesBothSides) {
+  for (int delay_ms = 0; delay_ms < 30; delay_ms += 2) {
+    DecodeJob job = MakeJob(1500, 200, 10);
+    job.prefill = {prefill_.candidate()};
+    std::shared_ptr<Generation> generation;
+    const auto observer = decode_.Start(std::move(job), &generation);
+    const TimePoint until = Clock::System().Now() + milliseconds(delay_ms);
+    WaitUntil([until] { return Clock::System().Now() >= until; });
+    generation->Cancel();
+    EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kCancelled) << delay_ms;
+    ExpectAllFree();
+  }
+}
+
+TEST_F(DecodeSessionsTest, ADeadlineInTheMiddleOfAHandoffFreesBothSides) {
+  DecodeJob job = MakeJob(3000, 200, 11);
+  job.prefill = {prefill_.candidate()};
+  job.deadline = Clock::System().Now() + milliseconds(20);
+  const auto observer = decode_.Start(std::move(job));
+  EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kDeadlineExceeded);
+  ExpectAllFree();
+}
+
+TEST_F(DecodeSessionsTest, ADrainingWorkerTakesNothingNewAndFinishesTheRest) {
+  const auto running = decode_.Start(MakeJob(50, 100, 12));
+  decode_.sessions.StopIntake();
+  EXPECT_EQ(decode_.Start(MakeJob(5, 5))->WaitForEnd().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(running->WaitForEnd().ok());
+  EXPECT_EQ(running->tokens().size(), 100u);
+  EXPECT_TRUE(decode_.core->Describe().draining());
+}
+
+TEST_F(DecodeSessionsTest, ADecodeWorkerByItselfRefusesAForcedSplit) {
+  LocalGenerator generator(decode_.sessions);
+  auto observer = std::make_shared<RecordingObserver>();
+  DecodeJob job = MakeJob(5, 5);
+  generator.Start({.request_id = "r", .sequence = job.sequence, .path = v1::PATH_DISAGGREGATED}, observer);
+  EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kUnavailable);
+
+  auto colocated = std::make_shared<RecordingObserver>();
+  generator.Start({.request_id = "r", .sequence = job.sequence, .path = v1::PATH_COLOCATED}, colocated);
+  EXPECT_TRUE(colocated->WaitForEnd().ok());
+  EXPECT_EQ(colocated->result().reason, v1::ROUTE_REASON_REQUESTED);
+}
+
+// Every fault of the transport, at each of the first messages either side sends: the right tokens whatever happens.
+struct TransportFault {
+  const char* name;
+  faulty::FaultAction action;
+};
+
+class DecodeUnderFaults : public testing::TestWithParam<TransportFault> {};
+
+TEST_P(DecodeUnderFaults, TokensAreRightWhateverTheTransportDoes) {
+  const TinyCheckpoint model;
+  for (const bool prefill_side : {true, false}) {
+    for (int first = 0; first < 6; first += prefill_side ? 1 : 2) {
+      SCOPED_TRACE(std::string(prefill_side ? "prefill" : "decode") + " side, message " + std::to_string(first));
+      const std::shared_ptr<inproc::Hub> hub = inproc::MakeHub();
+      const auto faulty_transport = faulty::MakeTransport(
+          inproc::MakeTransport(hub), {{.action = GetParam().action, .first = first, .count = 2}});
+      PrefillNode prefill(model.file(), prefill_side ? faulty_transport : inproc::MakeTransport(hub));
+      DecodeNode decode(model.file(), prefill_side ? inproc::MakeTransport(hub) : faulty_transport);
+      DecodeJob job = MakeJob(700, 8, 13);
+      const auto plain = decode.Start(job);
+      ASSERT_TRUE(plain->WaitForEnd().ok());
+      job.prefill = {prefill.candidate()};
+
+      const auto observer = decode.Start(job);
+
+      EXPECT_TRUE(observer->WaitForEnd().ok());
+      EXPECT_EQ(observer->tokens(), plain->tokens());
+      EXPECT_TRUE(AllBlocksFree(*decode.core));
+      EXPECT_TRUE(AllBlocksFree(*prefill.core));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every,
+                         DecodeUnderFaults,
+                         testing::Values(TransportFault{"Delay", faulty::FaultAction::kDelay},
+                                         TransportFault{"Drop", faulty::FaultAction::kDrop},
+                                         TransportFault{"Duplicate", faulty::FaultAction::kDuplicate},
+                                         TransportFault{"Truncate", faulty::FaultAction::kTruncate},
+                                         TransportFault{"Flip", faulty::FaultAction::kFlip},
+                                         TransportFault{"Kill", faulty::FaultAction::kKill},
+                                         TransportFault{"Mute", faulty::FaultAction::kMute}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+}  // namespace
+}  // namespace baton

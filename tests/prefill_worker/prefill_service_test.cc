@@ -1,0 +1,119 @@
+#include "prefill_worker/prefill_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/identity_conversion.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/support/two_workers.h"
+
+namespace baton {
+namespace {
+
+using testing::HasSubstr;
+
+class PrefillServiceTest : public testing::Test {
+ protected:
+  v1::PrefillRequest ValidRequest(int prompt_tokens) {
+    v1::PrefillRequest request;
+    request.set_request_id("r");
+    request.set_handoff_id(std::string(HandoffId::Make().AsBytes()));
+    request.set_epoch(1);
+    request.set_decode_instance_id(std::string(InstanceId::Make().AsBytes()));
+    *request.mutable_identity() = ToProto(node_.core->engine().identity());
+    *request.mutable_sequence() = MakeJob(prompt_tokens, 4).sequence;
+    return request;
+  }
+
+  // Events until the call ends; it is cancelled after `events` of them.
+  grpc::Status Call(const v1::PrefillRequest& request, std::vector<v1::PrefillEvent>& events, std::size_t most) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    const auto reader = stub_->Prefill(&context, request);
+    v1::PrefillEvent event;
+    while (events.size() < most && reader->Read(&event)) {
+      events.push_back(event);
+    }
+    if (events.size() == most) {
+      context.TryCancel();
+    }
+    return reader->Finish();
+  }
+
+  void ExpectIdle() {
+    EXPECT_TRUE(WaitUntil([this] { return node_.service.InFlight() == 0; }));
+    EXPECT_TRUE(AllBlocksFree(*node_.core));
+  }
+
+  const TinyCheckpoint model_;
+  PrefillNode node_{model_.file(), inproc::MakeTransport(inproc::MakeHub())};
+  const std::unique_ptr<v1::PrefillWorker::Stub> stub_ = v1::PrefillWorker::NewStub(
+      grpc::CreateChannel(node_.served.address(), grpc::InsecureChannelCredentials()));
+};
+
+TEST_F(PrefillServiceTest, AcceptsAtOnceAndSendsTheFirstToken) {
+  std::vector<v1::PrefillEvent> events;
+  Call(ValidRequest(300), events, 2);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].accepted().instance_id(), node_.core->instance().AsBytes());
+  EXPECT_EQ(events[0].accepted().kv_address(), node_.core->transfer().address());
+  EXPECT_TRUE(events[1].has_first_token());
+  ExpectIdle();  // B34, T12: the caller has gone before it fetched anything
+}
+
+// T54, F36: a decode worker that would compute other tokens is refused in words.
+TEST_F(PrefillServiceTest, RefusesADifferentIdentityWithTheDifference) {
+  v1::PrefillRequest request = ValidRequest(20);
+  request.mutable_identity()->set_arithmetic("cpu-other");
+  request.mutable_identity()->set_layers(31);
+  std::vector<v1::PrefillEvent> events;
+  const grpc::Status status = Call(request, events, 9);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("layers: ours 2, theirs 31"));
+  EXPECT_THAT(status.error_message(), HasSubstr("theirs cpu-other"));
+  EXPECT_TRUE(events.empty());
+  ExpectIdle();
+}
+
+TEST_F(PrefillServiceTest, RefusesMalformedRequestsAndGoesOn) {
+  const std::vector<std::function<void(v1::PrefillRequest&)>> damages = {
+      [](auto& request) { request.set_handoff_id("short"); },
+      [](auto& request) { request.clear_decode_instance_id(); },
+      [](auto& request) { request.clear_identity(); },
+      [](auto& request) { request.mutable_sequence()->clear_prompt(); },
+      [](auto& request) { request.mutable_sequence()->set_prompt(0, 512); },
+      [](auto& request) { request.mutable_sequence()->set_max_tokens(0); },
+      [](auto& request) { request.mutable_sequence()->set_max_tokens(100000); },
+  };
+  for (std::size_t i = 0; i < damages.size(); ++i) {
+    v1::PrefillRequest request = ValidRequest(20);
+    damages[i](request);
+    std::vector<v1::PrefillEvent> events;
+    EXPECT_EQ(Call(request, events, 9).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
+  }
+  v1::PrefillRequest restarted = ValidRequest(20);
+  restarted.set_expected_instance_id(std::string(16, 'x'));
+  std::vector<v1::PrefillEvent> events;
+  EXPECT_EQ(Call(restarted, events, 9).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  events.clear();
+  Call(ValidRequest(20), events, 2);
+  EXPECT_EQ(events.size(), 2u);
+  ExpectIdle();
+}
+
+TEST_F(PrefillServiceTest, CancellationDuringThePrefillStopsIt) {
+  std::vector<v1::PrefillEvent> events;
+  Call(ValidRequest(3500), events, 1);
+  ExpectIdle();
+  EXPECT_LT(node_.core->engine().load().prefilled_tokens, 3500u);
+}
+
+TEST_F(PrefillServiceTest, ADrainingWorkerTakesNothingNew) {
+  node_.service.StopIntake();
+  std::vector<v1::PrefillEvent> events;
+  EXPECT_EQ(Call(ValidRequest(20), events, 9).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(node_.core->Describe().draining());
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,179 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "decode_worker/decode_sessions.h"
+#include "decode_worker/prefill_client.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kvtransfer/inproc/inproc_transport.h"
+#include "prefill_worker/prefill_service.h"
+#include "tests/support/wait_until.h"
+#include "worker/worker_core.h"
+
+namespace baton {
+
+// Keeps what one generation says and checks that its end is the last word. Thread-safe.
+class RecordingObserver final : public GenerationObserver {
+ public:
+  void OnProgress(const GenerationResult&) override { CheckOpen(); }
+  void OnToken(TokenId id) override {
+    CheckOpen();
+    absl::MutexLock lock(&mutex_);
+    tokens_.push_back(id.value());
+  }
+  void OnFinished(const GenerationResult& result) override {
+    CheckOpen();
+    absl::MutexLock lock(&mutex_);
+    result_ = result;
+    ended_ = true;
+  }
+  void OnError(absl::Status status) override {
+    CheckOpen();
+    absl::MutexLock lock(&mutex_);
+    status_ = std::move(status);
+    ended_ = true;
+  }
+
+  absl::Status WaitForEnd() {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&ended_), absl::Seconds(60)));
+    return status_;
+  }
+  std::vector<std::uint32_t> tokens() {
+    absl::MutexLock lock(&mutex_);
+    return tokens_;
+  }
+  GenerationResult result() {
+    absl::MutexLock lock(&mutex_);
+    return result_;
+  }
+
+ private:
+  void CheckOpen() {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_FALSE(ended_) << "something came after the end";
+  }
+
+  absl::Mutex mutex_;
+  std::vector<std::uint32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  GenerationResult result_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+inline std::unique_ptr<WorkerCore> MakeCore(const std::string& model_file,
+                                            v1::Role role,
+                                            TransportFactory transport,
+                                            std::size_t kv_pool_bytes = std::size_t{16} << 20) {
+  auto checkpoint = Checkpoint::Open(model_file);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  auto backend = CreateCpuBackend({});
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  auto core = WorkerCore::Create({.role = role, .engine = {.kv_pool_bytes = kv_pool_bytes}},
+                                 *std::move(checkpoint),
+                                 *std::move(backend),
+                                 std::move(transport));
+  EXPECT_TRUE(core.ok()) << core.status();
+  return *std::move(core);
+}
+
+inline bool AllBlocksFree(WorkerCore& core) {
+  return WaitUntil([&core] {
+    const EngineLoad load = core.engine().load();
+    const TransferStats transfer = core.transfer().stats();
+    return load.free_blocks == load.total_blocks && transfer.offers == 0 && transfer.fetches == 0 &&
+           transfer.quarantined_blocks == 0;
+  });
+}
+
+// A gRPC service on a free loopback port.
+class ServedService {
+ public:
+  explicit ServedService(grpc::Service* service) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(service);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~ServedService() { Stop(); }
+
+  const std::string& address() const { return address_; }
+  // Breaks every open call.
+  void Stop() {
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now());
+      server_.reset();
+    }
+  }
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+// A prefill worker in this process.
+struct PrefillNode {
+  PrefillNode(const std::string& model_file, TransportFactory transport)
+      : core(MakeCore(model_file, v1::ROLE_PREFILL, std::move(transport))), service(*core), served(&service) {}
+
+  v1::PrefillCandidate candidate() const {
+    v1::PrefillCandidate candidate;
+    candidate.set_address(served.address());
+    candidate.set_instance_id(std::string(core->instance().AsBytes()));
+    return candidate;
+  }
+
+  std::unique_ptr<WorkerCore> core;
+  PrefillService service;
+  ServedService served;
+};
+
+// A decode worker in this process, without its doors.
+struct DecodeNode {
+  DecodeNode(const std::string& model_file, TransportFactory transport, HandoffTimes times = {})
+      : core(MakeCore(model_file, v1::ROLE_DECODE, std::move(transport))),
+        client(*PrefillClient::Create({})),
+        sessions(*core, *client, times) {}
+
+  std::shared_ptr<RecordingObserver> Start(DecodeJob job, std::shared_ptr<Generation>* generation = nullptr) {
+    auto observer = std::make_shared<RecordingObserver>();
+    auto started = sessions.Start(std::move(job), observer);
+    if (generation != nullptr) {
+      *generation = std::move(started);
+    }
+    return observer;
+  }
+
+  std::unique_ptr<WorkerCore> core;
+  std::unique_ptr<PrefillClient> client;
+  DecodeSessions sessions;
+};
+
+// A greedy or seeded request over the tiny model's vocabulary.
+inline DecodeJob MakeJob(int prompt_tokens, int max_tokens, std::uint64_t seed = 1) {
+  DecodeJob job{.request_id = "r" + std::to_string(seed), .deadline = Clock::System().Now() + std::chrono::seconds(60)};
+  for (int i = 0; i < prompt_tokens; ++i) {
+    job.sequence.add_prompt(3 + static_cast<std::uint32_t>((static_cast<std::uint64_t>(i) * 31 + seed * 17) % 500));
+  }
+  job.sequence.set_max_tokens(static_cast<std::uint32_t>(max_tokens));
+  v1::EngineSampling& sampling = *job.sequence.mutable_sampling();
+  sampling.set_temperature(seed % 2 == 0 ? 0.0f : 0.8f);
+  sampling.set_top_p(1);
+  sampling.set_repetition_penalty(1);
+  sampling.set_seed(seed);
+  return job;
+}
+
+}  // namespace baton
