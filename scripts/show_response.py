@@ -4,7 +4,10 @@ import json
 import sys
 
 # In the order in which they happen; overlapping ones stand beside each other.
-STAGES = ["queue", "tokenize", "route", "prefill", "transfer", "exposed_transfer", "time_to_first_token", "decode", "total"]
+STAGES = ["queue", "tokenize", "route", "prefill", "transfer", "exposed_transfer",
+          "time_to_first_token", "decode", "total"]
+# Meaningful only where something was handed over.
+TRANSFER_STAGES = {"transfer", "exposed_transfer"}
 
 
 def milliseconds(value) -> float:
@@ -26,8 +29,9 @@ def main() -> int:
     print("   path:   ", name(timeline["path"], "PATH_") + (f" over {transport}" if transport else ""),
           f"({name(timeline['reason'], 'ROUTE_REASON_')})")
     print("   tokens: ", usage["prompt_tokens"], "in,", usage["completion_tokens"], "out")
-    times = [f"{stage.replace('_', ' ')} {milliseconds(timeline[stage]):.1f}" for stage in STAGES
-             if stage in timeline]
+    stages = [stage for stage in STAGES
+              if stage in timeline and (transport or stage not in TRANSFER_STAGES)]
+    times = [f"{stage.replace('_', ' ')} {milliseconds(timeline[stage]):.1f}" for stage in stages]
     print("   ms:     ", ", ".join(times))
     return 0
 
