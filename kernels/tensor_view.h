@@ -32,10 +32,8 @@ class TensorView {
         row_stride_(static_cast<std::ptrdiff_t>(middle) * inner) {}
 
   // TensorView<float> converts to TensorView<const float>, as a pointer does.
-  template <typename U>
-    requires(std::is_same_v<const U, T> && !std::is_same_v<U, T>)
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  TensorView(const TensorView<U>& other)
+  template <typename U, typename = std::enable_if_t<std::is_same_v<const U, T>>>
+  TensorView(const TensorView<U>& other)  // NOLINT(google-explicit-constructor)
       : data_(other.data()),
         rank_(other.rank()),
         extents_{other.extent(0), other.extent(1), other.extent(2)},
