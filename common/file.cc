@@ -19,7 +19,8 @@ void UniqueFd::reset() {
 }
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: opening a pipe must not wait for a writer; it is refused below.
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.ok()) {
     return absl::ErrnoToStatus(errno, absl::StrCat("open ", path));
   }
