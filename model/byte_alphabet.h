@@ -7,10 +7,11 @@
 
 namespace baton {
 
-// The alphabet of byte-level BPE: every byte has a printable character, so that token strings are readable text.
+// The alphabet of byte-level BPE: every byte has a printable character, so that token strings are
+// readable text.
 //
-// The bytes '!' to '~', 0xa1 to 0xac and 0xae to 0xff are their own code points; the other 68 are U+0100 onwards, in
-// order.
+// The bytes '!' to '~', 0xa1 to 0xac and 0xae to 0xff are their own code points; the other 68 are
+// U+0100 onwards, in order.
 
 // The character of `byte`, as UTF-8.
 std::string AlphabetCharacter(std::uint8_t byte);

@@ -12,15 +12,16 @@ constexpr char kTurnStart[] = "<|im_start|>";
 constexpr char kTurnEnd[] = "<|im_end|>";
 constexpr std::size_t kLongestRole = 64;
 
-// A role goes into template text, where control tokens are recognised: so none can be spelled with these characters.
+// A role goes into template text, where control tokens are recognised: so none can be spelled with
+// these characters.
 bool IsRole(const std::string& role) {
-  constexpr char kAllowed[] =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  constexpr char kAllowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
   return !role.empty() && role.size() <= kLongestRole &&
          role.find_first_not_of(kAllowed) == std::string::npos;
 }
 
-// Collects template text until content interrupts it: neighbouring template text is tokenized as one.
+// Collects template text until content interrupts it: neighbouring template text is tokenized as
+// one.
 class ChatMlWriter {
  public:
   explicit ChatMlWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -69,17 +70,17 @@ ChatFormat ChatFormat::FromTemplate(const std::string& chat_template) {
   }
   auto chat_ml = RecogniseChatMl(chat_template);
   if (!chat_ml.has_value()) {
-    format.problem_ =
-        absl::StrCat("this model's chat template is not one that is known (ChatML), it begins with '",
-                     Printable(chat_template), "': only completions can be asked of it");
+    format.problem_ = absl::StrCat(
+        "this model's chat template is not one that is known (ChatML), it begins with '",
+        Printable(chat_template), "': only completions can be asked of it");
     return format;
   }
   format.default_system_ = std::move(chat_ml->default_system);
   return format;
 }
 
-absl::StatusOr<std::vector<TokenId>> ChatFormat::Format(const Tokenizer& tokenizer,
-                                                        std::span<const ChatMessage> messages) const {
+absl::StatusOr<std::vector<TokenId>> ChatFormat::Format(
+    const Tokenizer& tokenizer, std::span<const ChatMessage> messages) const {
   if (!problem_.empty()) {
     return absl::FailedPreconditionError(problem_);
   }
@@ -99,9 +100,9 @@ absl::StatusOr<std::vector<TokenId>> ChatFormat::Format(const Tokenizer& tokeniz
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (!IsRole(messages[i].role)) {
-      return absl::InvalidArgumentError(absl::StrCat("messages[", i, "].role: '", Printable(messages[i].role),
-                                                     "' is not 1 to ", kLongestRole,
-                                                     " letters, digits, '_' or '-'"));
+      return absl::InvalidArgumentError(absl::StrCat("messages[", i, "].role: '",
+                                                     Printable(messages[i].role), "' is not 1 to ",
+                                                     kLongestRole, " letters, digits, '_' or '-'"));
     }
     const absl::Status added = writer.AddMessage(messages[i].role, messages[i].content);
     if (!added.ok()) {

@@ -20,9 +20,12 @@ struct Step {
   friend bool operator==(const Step&, const Step&) = default;
 };
 
-bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool IsBlank(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
-// Cuts a template into steps. Neighbouring texts become one, so that it does not matter how strings are joined.
+// Cuts a template into steps. Neighbouring texts become one, so that it does not matter how strings
+// are joined.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
@@ -55,8 +58,8 @@ class Reader {
     return tag;
   }
 
-  // Text between tags, with white space taken away where Jinja takes it: beside a '-', and as `transformers` sets it
-  // up, a line break after a statement and blanks before one.
+  // Text between tags, with white space taken away where Jinja takes it: beside a '-', and as
+  // `transformers` sets it up, a line break after a statement and blanks before one.
   void ReadPlain(std::size_t end) {
     std::string_view plain = text_.substr(done_, end - done_);
     done_ = end;
@@ -74,8 +77,9 @@ class Reader {
       }
     } else if (text_.substr(end, 2) == "{%") {
       const std::size_t line = plain.find_last_not_of(" \t");
-      const bool whole_line = line == std::string_view::npos ? plain.size() == end || after_statement_
-                                                             : plain[line] == '\n';
+      const bool whole_line = line == std::string_view::npos
+                                  ? plain.size() == end || after_statement_
+                                  : plain[line] == '\n';
       if (whole_line) {
         plain = plain.substr(0, line == std::string_view::npos ? 0 : line + 1);
       }
@@ -135,7 +139,8 @@ class Reader {
     return true;
   }
 
-  // A quoted string with its escapes undone; nullopt for an escape that is not known or a missing end.
+  // A quoted string with its escapes undone; nullopt for an escape that is not known or a missing
+  // end.
   std::optional<std::string> ReadString() {
     const char quote = text_[done_++];
     std::string literal;
@@ -172,7 +177,8 @@ class Reader {
   static std::string WithIndexes(std::string code) {
     for (const std::string name : {"role", "content"}) {
       const std::string dotted = "." + name;
-      for (std::size_t at = code.find(dotted); at != std::string::npos; at = code.find(dotted, at)) {
+      for (std::size_t at = code.find(dotted); at != std::string::npos;
+           at = code.find(dotted, at)) {
         code.replace(at, dotted.size(), "['" + name + "']");
       }
     }
@@ -204,28 +210,37 @@ class Reader {
   std::vector<Step> steps_;
 };
 
-Step Statement(const char* code) { return {StepKind::kStatement, code}; }
-Step Expression(const char* code) { return {StepKind::kExpression, code}; }
-Step Text(const char* text) { return {StepKind::kText, text}; }
+Step Statement(const char* code) {
+  return {StepKind::kStatement, code};
+}
+Step Expression(const char* code) {
+  return {StepKind::kExpression, code};
+}
+Step Text(const char* text) {
+  return {StepKind::kText, text};
+}
 
 // The text of the default system message when `step` writes one.
 std::optional<std::string> DefaultSystem(const Step& step) {
   constexpr std::string_view kOpening = "<|im_start|>system\n";
   constexpr std::string_view kClosing = "<|im_end|>\n";
   const std::string& text = step.text;
-  const bool fits = step.kind == StepKind::kText && text.size() >= kOpening.size() + kClosing.size() &&
+  const bool fits = step.kind == StepKind::kText &&
+                    text.size() >= kOpening.size() + kClosing.size() &&
                     text.starts_with(kOpening) && text.ends_with(kClosing);
   if (!fits) {
     return std::nullopt;
   }
   std::string content =
       text.substr(kOpening.size(), text.size() - kOpening.size() - kClosing.size());
-  return content.find("<|im_") == std::string::npos ? std::optional(std::move(content)) : std::nullopt;
+  return content.find("<|im_") == std::string::npos ? std::optional(std::move(content))
+                                                    : std::nullopt;
 }
 
 // Removes `expected` from the front of `steps` when it is there.
 bool Take(std::vector<Step>& steps, const std::vector<Step>& expected) {
-  if (steps.size() < expected.size() || !std::equal(expected.begin(), expected.end(), steps.begin())) {
+  if (steps.size() < expected.size() ||
+      !std::equal(expected.begin(), expected.end(), steps.begin())) {
     return false;
   }
   steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(expected.size()));
@@ -255,11 +270,10 @@ std::optional<ChatMlTemplate> RecogniseChatMl(std::string_view text) {
       return std::nullopt;
     }
   }
-  const bool rest =
-      Take(*steps, {Text("<|im_start|>"), Expression("message['role']"), Text("\n"),
-                    Expression("message['content']"), Text("<|im_end|>\n"), Statement("endfor"),
-                    Statement("ifadd_generation_prompt"), Text("<|im_start|>assistant\n"),
-                    Statement("endif")});
+  const bool rest = Take(*steps, {Text("<|im_start|>"), Expression("message['role']"), Text("\n"),
+                                  Expression("message['content']"), Text("<|im_end|>\n"),
+                                  Statement("endfor"), Statement("ifadd_generation_prompt"),
+                                  Text("<|im_start|>assistant\n"), Statement("endif")});
   return rest && steps->empty() ? std::optional(std::move(found)) : std::nullopt;
 }
 

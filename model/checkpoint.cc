@@ -47,8 +47,8 @@ Digest FingerprintOf(const ModelParts& parts, const std::string& cache_folder) {
   return ModelFingerprint(parts.tensors, digests);
 }
 
-// The row of a GGUF query or key weight that holds row `row` in half-split order. Inside a head of D rows, half h and
-// pair i is row h * D/2 + i here and row 2i + h there.
+// The row of a GGUF query or key weight that holds row `row` in half-split order. Inside a head of
+// D rows, half h and pair i is row h * D/2 + i here and row 2i + h there.
 int AdjacentPairRow(int row, int head_dim) {
   const int in_head = row % head_dim;
   const int half = in_head / (head_dim / 2);
@@ -81,15 +81,16 @@ Checkpoint::Checkpoint(std::unique_ptr<ModelParts> parts,
 
 Checkpoint::~Checkpoint() = default;
 
-const ModelConfig& Checkpoint::config() const { return parts_->config; }
+const ModelConfig& Checkpoint::config() const {
+  return parts_->config;
+}
 
-WeightShape Checkpoint::Shape(WeightKind kind) const { return ShapeOf(parts_->config, kind); }
+WeightShape Checkpoint::Shape(WeightKind kind) const {
+  return ShapeOf(parts_->config, kind);
+}
 
-absl::Status Checkpoint::ReadRows(WeightKind kind,
-                                  LayerIndex layer,
-                                  int first_row,
-                                  int count,
-                                  std::span<float> out) const {
+absl::Status Checkpoint::ReadRows(
+    WeightKind kind, LayerIndex layer, int first_row, int count, std::span<float> out) const {
   const ModelConfig& config = parts_->config;
   const WeightShape shape = Shape(kind);
   if (IsPerLayer(kind) && layer.value() >= static_cast<std::uint32_t>(config.layers)) {
@@ -97,8 +98,9 @@ absl::Status Checkpoint::ReadRows(WeightKind kind,
         absl::StrCat("layer ", layer.value(), " of a model with ", config.layers, " layers"));
   }
   if (first_row < 0 || count < 0 || first_row > shape.rows - count) {
-    return absl::InvalidArgumentError(absl::StrCat("rows ", first_row, " to ", first_row, " + ", count,
-                                                   " of a weight with ", shape.rows, " rows"));
+    return absl::InvalidArgumentError(absl::StrCat("rows ", first_row, " to ", first_row, " + ",
+                                                   count, " of a weight with ", shape.rows,
+                                                   " rows"));
   }
   const auto columns = static_cast<std::size_t>(shape.columns);
   if (out.size() != static_cast<std::size_t>(count) * columns) {
@@ -114,10 +116,12 @@ absl::Status Checkpoint::ReadRows(WeightKind kind,
     const std::size_t begin = static_cast<std::size_t>(row) * row_bytes;
     const std::span<float> values = out.subspan(static_cast<std::size_t>(i) * columns, columns);
     Dequantize(tensor.type, tensor.bytes.substr(begin, row_bytes), values);
-    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) {
+    if (!std::all_of(values.begin(), values.end(),
+                     [](float value) { return std::isfinite(value); })) {
       FilePlace place = tensor.Place();
       place.offset += begin;
-      return AtPlace(place, absl::DataLossError(absl::StrCat("a value of row ", row, " is not finite")));
+      return AtPlace(place,
+                     absl::DataLossError(absl::StrCat("a value of row ", row, " is not finite")));
     }
   }
   return absl::OkStatus();

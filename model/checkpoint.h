@@ -17,18 +17,20 @@ namespace baton {
 
 struct ModelParts;
 
-// A model opened from disk: its numbers, its text side, and its weights, still in the file's own encoding.
+// A model opened from disk: its numbers, its text side, and its weights, still in the file's own
+// encoding.
 //
-// Open checks everything that can be checked without reading the weights themselves, so that whatever opens can be
-// read. The files stay mapped and must not be changed in place while the object lives.
+// Open checks everything that can be checked without reading the weights themselves, so that
+// whatever opens can be read. The files stay mapped and must not be changed in place while the
+// object lives.
 //
 // Immutable after construction and therefore thread-safe.
 class Checkpoint {
  public:
-  // `path` is a GGUF file or a Hugging Face model directory. With `cache_folder`, the digest of the weight files is
-  // looked up there and kept there (see model/fingerprint.h). Every error about a file's content names the file, the
-  // tensor or key, and the byte offset: INVALID_ARGUMENT for a damaged file, UNIMPLEMENTED for a sound one that asks
-  // for something Baton does not do.
+  // `path` is a GGUF file or a Hugging Face model directory. With `cache_folder`, the digest of the
+  // weight files is looked up there and kept there (see model/fingerprint.h). Every error about a
+  // file's content names the file, the tensor or key, and the byte offset: INVALID_ARGUMENT for a
+  // damaged file, UNIMPLEMENTED for a sound one that asks for something Baton does not do.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path,
                                                           const std::string& cache_folder = "");
 
@@ -44,16 +46,15 @@ class Checkpoint {
 
   WeightShape Shape(WeightKind kind) const;
 
-  // Decodes rows [first_row, first_row + count) of one weight into `out`, row-major [count, columns].
+  // Decodes rows [first_row, first_row + count) of one weight into `out`, row-major [count,
+  // columns].
   //
-  // Query and key rows come in half-split rotary order (pairs (i, i + D/2)) whatever the file's own order is. kHead
-  // of a tied model is the embedding. `layer` is ignored for the three kinds outside layers. INVALID_ARGUMENT when
-  // the range or the size of `out` does not fit; DATA_LOSS naming file, tensor and offset for a value that is not finite.
-  absl::Status ReadRows(WeightKind kind,
-                        LayerIndex layer,
-                        int first_row,
-                        int count,
-                        std::span<float> out) const;
+  // Query and key rows come in half-split rotary order (pairs (i, i + D/2)) whatever the file's own
+  // order is. kHead of a tied model is the embedding. `layer` is ignored for the three kinds
+  // outside layers. INVALID_ARGUMENT when the range or the size of `out` does not fit; DATA_LOSS
+  // naming file, tensor and offset for a value that is not finite.
+  absl::Status ReadRows(
+      WeightKind kind, LayerIndex layer, int first_row, int count, std::span<float> out) const;
 
  private:
   Checkpoint(std::unique_ptr<ModelParts> parts,

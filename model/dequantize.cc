@@ -1,6 +1,7 @@
-// The block formats of GGUF, little-endian, one decoder each. A decoder gets one block and writes FormatOf().values
-// values. Where a formula has one product and one sum, both are float32 operations in that order; the product of a
-// 16-bit scale and a small integer is exact, so there is one rounding.
+// The block formats of GGUF, little-endian, one decoder each. A decoder gets one block and writes
+// FormatOf().values values. Where a formula has one product and one sum, both are float32
+// operations in that order; the product of a 16-bit scale and a small integer is exact, so there is
+// one rounding.
 #include <array>
 #include <bit>
 #include <cmath>
@@ -42,9 +43,13 @@ float Block::Half(std::size_t i) const {
   return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
 }
 
-void DecodeF32(const Block& block, float* out) { out[0] = std::bit_cast<float>(block.Word32(0)); }
+void DecodeF32(const Block& block, float* out) {
+  out[0] = std::bit_cast<float>(block.Word32(0));
+}
 
-void DecodeF16(const Block& block, float* out) { out[0] = block.Half(0); }
+void DecodeF16(const Block& block, float* out) {
+  out[0] = block.Half(0);
+}
 
 void DecodeBF16(const Block& block, float* out) {
   out[0] = std::bit_cast<float>(block.Word16(0) << 16);
@@ -109,9 +114,10 @@ struct ScaleAndMinimum {
   float minimum = 0;
 };
 
-// Sub-block `i` of 8 in a Q4_K or Q5_K block: two halves, then 12 bytes that pack eight 6-bit scales and eight 6-bit
-// minimums. The first four of each lie in the low six bits of bytes 0-3 and 4-7; the last four have their low nibbles
-// in bytes 8-11 and their two top bits in the top bits of bytes 0-3 and 4-7.
+// Sub-block `i` of 8 in a Q4_K or Q5_K block: two halves, then 12 bytes that pack eight 6-bit
+// scales and eight 6-bit minimums. The first four of each lie in the low six bits of bytes 0-3 and
+// 4-7; the last four have their low nibbles in bytes 8-11 and their two top bits in the top bits of
+// bytes 0-3 and 4-7.
 ScaleAndMinimum SubBlockScale(const Block& block, std::size_t i) {
   constexpr std::size_t kPacked = 4;
   int scale = 0;
@@ -128,7 +134,8 @@ ScaleAndMinimum SubBlockScale(const Block& block, std::size_t i) {
           .minimum = block.Half(2) * static_cast<float>(minimum)};
 }
 
-// 256 values in four groups of 64: 32 bytes whose low nibbles are the first sub-block and whose high nibbles the second.
+// 256 values in four groups of 64: 32 bytes whose low nibbles are the first sub-block and whose
+// high nibbles the second.
 void DecodeQ4_K(const Block& block, float* out) {
   constexpr std::size_t kNibbles = 16;
   for (std::size_t group = 0; group < 4; ++group) {
@@ -142,7 +149,8 @@ void DecodeQ4_K(const Block& block, float* out) {
   }
 }
 
-// As Q4_K, with 32 bytes of fifth bits before the nibbles: bit b of byte i belongs to value i of sub-block b.
+// As Q4_K, with 32 bytes of fifth bits before the nibbles: bit b of byte i belongs to value i of
+// sub-block b.
 void DecodeQ5_K(const Block& block, float* out) {
   constexpr std::size_t kHighBits = 16;
   constexpr std::size_t kNibbles = 48;
@@ -160,8 +168,9 @@ void DecodeQ5_K(const Block& block, float* out) {
   }
 }
 
-// 128 bytes of low nibbles, 64 bytes of two high bits, 16 signed sub-scales, scale. Two halves of 128 values; in each,
-// four groups of 32 share the same 64 bytes of nibbles and 32 bytes of high bits.
+// 128 bytes of low nibbles, 64 bytes of two high bits, 16 signed sub-scales, scale. Two halves of
+// 128 values; in each, four groups of 32 share the same 64 bytes of nibbles and 32 bytes of high
+// bits.
 void DecodeQ6_K(const Block& block, float* out) {
   constexpr std::size_t kHighBits = 128;
   constexpr std::size_t kScales = 192;

@@ -7,8 +7,9 @@
 
 namespace baton {
 
-// Turns one sequence's tokens into text piece by piece. What Append and Flush return is always valid UTF-8, and all of
-// it together equals the text of the whole sequence decoded at once, malformed bytes replaced by U+FFFD.
+// Turns one sequence's tokens into text piece by piece. What Append and Flush return is always
+// valid UTF-8, and all of it together equals the text of the whole sequence decoded at once,
+// malformed bytes replaced by U+FFFD.
 //
 // Not thread-safe: one per sequence.
 class IncrementalDetokenizer {
@@ -22,7 +23,8 @@ class IncrementalDetokenizer {
   // The text that `id` completes; empty while a character is still open. REQUIRES: id < vocabulary.
   std::string Append(TokenId id);
 
-  // What is left when the sequence ends: U+FFFD for a character that never became complete, else nothing.
+  // What is left when the sequence ends: U+FFFD for a character that never became complete, else
+  // nothing.
   std::string Flush();
 
  private:

@@ -37,8 +37,9 @@ BlockFormat FormatOf(ElementType type);
 // "F32", "Q4_1", ...
 std::string_view NameOf(ElementType type);
 
-// Decodes whole blocks to float. Each value is computed in float32 by the format's own formula, so that it equals what
-// other readers of the format get. REQUIRES: bytes.size() and out.size() are the same whole number of blocks.
+// Decodes whole blocks to float. Each value is computed in float32 by the format's own formula, so
+// that it equals what other readers of the format get. REQUIRES: bytes.size() and out.size() are
+// the same whole number of blocks.
 void Dequantize(ElementType type, std::string_view bytes, std::span<float> out);
 
 }  // namespace baton

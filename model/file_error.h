@@ -15,7 +15,8 @@ struct FilePlace {
   std::uint64_t offset = 0;  // bytes from the start of the file
 };
 
-// INVALID_ARGUMENT, "<path>: <item> at byte <offset>: <problem>": the file is damaged or breaks its format's rules.
+// INVALID_ARGUMENT, "<path>: <item> at byte <offset>: <problem>": the file is damaged or breaks its
+// format's rules.
 absl::Status DamagedFile(const FilePlace& place, const std::string& problem);
 
 // UNIMPLEMENTED, the same text: the file is sound and asks for something that Baton does not do.

@@ -17,16 +17,18 @@
 namespace baton {
 namespace {
 
-// One line that changes whenever the file may have; nullopt when its state cannot be read, or when the file is so new
-// that a second change could fall on the same time stamp.
+// One line that changes whenever the file may have; nullopt when its state cannot be read, or when
+// the file is so new that a second change could fall on the same time stamp.
 std::optional<std::string> DescribeState(const std::string& path) {
   constexpr std::time_t kSettledSeconds = 2;
   struct stat info {};
-  if (stat(path.c_str(), &info) != 0 || std::time(nullptr) - info.st_ctim.tv_sec < kSettledSeconds) {
+  if (stat(path.c_str(), &info) != 0 ||
+      std::time(nullptr) - info.st_ctim.tv_sec < kSettledSeconds) {
     return std::nullopt;
   }
-  return absl::StrCat("size=", info.st_size, " inode=", info.st_ino, " modified=", info.st_mtim.tv_sec, ".",
-                      info.st_mtim.tv_nsec, " changed=", info.st_ctim.tv_sec, ".", info.st_ctim.tv_nsec);
+  return absl::StrCat("size=", info.st_size, " inode=", info.st_ino,
+                      " modified=", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec,
+                      " changed=", info.st_ctim.tv_sec, ".", info.st_ctim.tv_nsec);
 }
 
 std::optional<Digest> ReadEntry(const std::filesystem::path& entry, const std::string& state) {
@@ -48,7 +50,9 @@ std::optional<Digest> ReadEntry(const std::filesystem::path& entry, const std::s
 }
 
 // Written beside and renamed, so that a reader in another process never sees half an entry.
-void WriteEntry(const std::filesystem::path& entry, const std::string& state, const Digest& digest) {
+void WriteEntry(const std::filesystem::path& entry,
+                const std::string& state,
+                const Digest& digest) {
   std::error_code error;
   std::filesystem::create_directories(entry.parent_path(), error);
   const std::filesystem::path temporary =

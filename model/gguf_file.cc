@@ -12,7 +12,8 @@
 namespace baton {
 namespace {
 
-// The next integer, of whatever width and sign; nullopt for a type that is no integer or a value outside int.
+// The next integer, of whatever width and sign; nullopt for a type that is no integer or a value
+// outside int.
 std::optional<int> ReadInteger(GgufType type, ByteReader& reader) {
   std::optional<std::int64_t> value;
   switch (type) {
@@ -75,7 +76,8 @@ absl::StatusOr<const GgufValue*> GgufFile::Find(const std::string& key) const {
 absl::StatusOr<int> GgufFile::ReadCount(const std::string& key) const {
   ASSIGN_OR_RETURN(const GgufValue* value, Find(key));
   if (value->type == GgufType::kArray) {
-    return UnsupportedFile(Place(key), "an array where one number is read, as for layers that differ");
+    return UnsupportedFile(Place(key),
+                           "an array where one number is read, as for layers that differ");
   }
   ByteReader reader(value->bytes);
   const auto count = ReadInteger(value->type, reader);
@@ -140,7 +142,8 @@ absl::StatusOr<std::vector<int>> GgufFile::ReadCounts(const std::string& key) co
   for (std::uint64_t i = 0; i < value->count; ++i) {
     const auto count = ReadInteger(value->element_type, reader);
     if (!count.has_value()) {
-      return DamagedFile(Place(key), absl::StrCat("element ", i, " is not an integer in 0 to 2^31 - 1"));
+      return DamagedFile(Place(key),
+                         absl::StrCat("element ", i, " is not an integer in 0 to 2^31 - 1"));
     }
     counts.push_back(*count);
   }

@@ -36,20 +36,21 @@ struct GgufValue {
   GgufType type = GgufType::kUint8;
   GgufType element_type = GgufType::kUint8;  // of an array
   std::uint64_t count = 1;                   // elements of an array
-  std::string_view bytes;                    // the value, or the array's elements; owned by the mapped file
-  std::uint64_t offset = 0;                  // of `bytes` in the file
+  std::string_view bytes;    // the value, or the array's elements; owned by the mapped file
+  std::uint64_t offset = 0;  // of `bytes` in the file
 };
 
 // A GGUF file, version 2 or 3, little-endian: metadata and where the tensors lie.
 //
 //   header    "GGUF", u32 version, u64 tensor count, u64 key/value count
-//   metadata  key (string), u32 type, value; a string is u64 length and bytes, an array u32 type, u64 count, elements
-//   tensors   name (string), u32 rank, u64 dimensions (fastest first), u32 type, u64 offset from the start of the data
-//   padding   zeros up to a multiple of `general.alignment`
-//   data
+//   metadata  key (string), u32 type, value; a string is u64 length and bytes, an array u32 type,
+//   u64 count, elements tensors   name (string), u32 rank, u64 dimensions (fastest first), u32
+//   type, u64 offset from the start of the data padding   zeros up to a multiple of
+//   `general.alignment` data
 //
-// Every length, count and offset is checked before use: keys and tensor names are unique, tensors lie inside the data,
-// aligned, and none overlaps another. What keys and tensors mean is not this class's business.
+// Every length, count and offset is checked before use: keys and tensor names are unique, tensors
+// lie inside the data, aligned, and none overlaps another. What keys and tensors mean is not this
+// class's business.
 //
 // Immutable after construction.
 class GgufFile {
@@ -62,8 +63,8 @@ class GgufFile {
   // Gives away the mapping, which keeps the bytes of all tensors valid.
   MappedFile TakeFile() && { return std::move(file_); }
 
-  // Each reads one key. INVALID_ARGUMENT when it is absent, has another type, or does not fit. An integer may be stored
-  // in any integer type; 0 to 2^31 - 1 is what fits.
+  // Each reads one key. INVALID_ARGUMENT when it is absent, has another type, or does not fit. An
+  // integer may be stored in any integer type; 0 to 2^31 - 1 is what fits.
   absl::StatusOr<int> ReadCount(const std::string& key) const;
   absl::StatusOr<double> ReadFloat(const std::string& key) const;
   absl::StatusOr<bool> ReadBool(const std::string& key) const;

@@ -1,10 +1,11 @@
 // A llama model in one GGUF file: which keys and tensors mean what.
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <filesystem>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "model/gguf_file.h"
 #include "model/gguf_tokenizer.h"
@@ -13,7 +14,8 @@
 namespace baton {
 namespace {
 
-// Keys under "llama." that ReadConfig reads or that change nothing. Any other one may change the arithmetic.
+// Keys under "llama." that ReadConfig reads or that change nothing. Any other one may change the
+// arithmetic.
 constexpr std::array<std::string_view, 19> kKnownKeys = {
     "llama.block_count",
     "llama.context_length",
@@ -36,6 +38,33 @@ constexpr std::array<std::string_view, 19> kKnownKeys = {
     "llama.tensor_data_layout",
 };
 
+// The key that a number of the config comes from.
+std::string KeyOf(ConfigField field) {
+  switch (field) {
+    case ConfigField::kLayers:
+      return "llama.block_count";
+    case ConfigField::kHidden:
+      return "llama.embedding_length";
+    case ConfigField::kFeedForward:
+      return "llama.feed_forward_length";
+    case ConfigField::kHeads:
+      return "llama.attention.head_count";
+    case ConfigField::kKvHeads:
+      return "llama.attention.head_count_kv";
+    case ConfigField::kHeadDim:
+      return "llama.attention.key_length";
+    case ConfigField::kVocabulary:
+      return "tokenizer.ggml.tokens";
+    case ConfigField::kContextTokens:
+      return "llama.context_length";
+    case ConfigField::kRmsEpsilon:
+      return "llama.attention.layer_norm_rms_epsilon";
+    case ConfigField::kRopeBase:
+      return "llama.rope.freq_base";
+  }
+  CheckFailed("a ConfigField that is not in the enumeration");
+}
+
 absl::Status RefuseUnknown(const GgufFile& gguf) {
   for (const auto& [key, value] : gguf.metadata()) {
     if (key.starts_with("llama.") &&
@@ -51,7 +80,8 @@ absl::Status RefuseRopeScaling(const GgufFile& gguf) {
   if (gguf.Has(kType)) {
     ASSIGN_OR_RETURN(const std::string type, gguf.ReadString(kType));
     if (type != "none") {
-      return UnsupportedFile(gguf.Place(kType), absl::StrCat("rotary scaling '", Printable(type), "'"));
+      return UnsupportedFile(gguf.Place(kType),
+                             absl::StrCat("rotary scaling '", Printable(type), "'"));
     }
   }
   for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
@@ -86,9 +116,9 @@ absl::StatusOr<int> ReadHeadDim(const GgufFile& gguf, const ModelConfig& config)
     ASSIGN_OR_RETURN(head_dim, gguf.ReadCount(kKeyLength));
   } else {
     if (config.heads < 1 || config.hidden % config.heads != 0) {
-      return DamagedFile(gguf.Place("llama.attention.head_count"),
-                         absl::StrCat(config.heads, " heads do not divide an embedding of width ",
-                                      config.hidden));
+      return DamagedFile(
+          gguf.Place("llama.attention.head_count"),
+          absl::StrCat(config.heads, " heads do not divide an embedding of width ", config.hidden));
     }
     head_dim = config.hidden / config.heads;
   }
@@ -122,9 +152,6 @@ absl::StatusOr<ModelConfig> ReadConfig(const GgufFile& gguf) {
   };
   for (const Count& count : counts) {
     ASSIGN_OR_RETURN(*count.value, gguf.ReadCount(count.key));
-    if (*count.value == 0) {
-      return DamagedFile(gguf.Place(count.key), "is 0");
-    }
   }
   config.kv_heads = config.heads;
   if (gguf.Has("llama.attention.head_count_kv")) {
@@ -179,9 +206,9 @@ absl::StatusOr<ModelParts> LoadGguf(const std::string& path) {
   static constexpr char kArchitecture[] = "general.architecture";
   ASSIGN_OR_RETURN(const std::string architecture, gguf->ReadString(kArchitecture));
   if (architecture != "llama") {
-    return UnsupportedFile(gguf->Place(kArchitecture),
-                           absl::StrCat("architecture '", Printable(architecture),
-                                        "', only llama can be run"));
+    return UnsupportedFile(
+        gguf->Place(kArchitecture),
+        absl::StrCat("architecture '", Printable(architecture), "', only llama can be run"));
   }
   RETURN_IF_ERROR(RefuseUnknown(*gguf));
   RETURN_IF_ERROR(RefuseRopeScaling(*gguf));
@@ -189,6 +216,9 @@ absl::StatusOr<ModelParts> LoadGguf(const std::string& path) {
   ModelParts parts;
   parts.rotary_order = RotaryOrder::kAdjacentPairs;
   ASSIGN_OR_RETURN(parts.config, ReadConfig(*gguf));
+  if (parts.config.name.empty()) {
+    parts.config.name = std::filesystem::path(path).stem().string();
+  }
   ASSIGN_OR_RETURN(parts.tokenizer, ReadGgufTokenizer(*gguf));
   parts.tokenizer_place = gguf->Place("tokenizer.ggml.tokens");
   parts.config.vocabulary = static_cast<int>(parts.tokenizer.tokens.size());
@@ -198,7 +228,9 @@ absl::StatusOr<ModelParts> LoadGguf(const std::string& path) {
       std::none_of(parts.tensors.begin(), parts.tensors.end(), [](const StoredTensor& tensor) {
         return tensor.name == TensorName(NamingScheme::kGguf, {.kind = WeightKind::kHead});
       });
-  RETURN_IF_ERROR(AtPlace(gguf->Place("llama.block_count"), ValidateConfig(parts.config)));
+  if (const auto problem = FindConfigProblem(parts.config); problem.has_value()) {
+    return DamagedFile(gguf->Place(KeyOf(problem->field)), problem->text);
+  }
   RETURN_IF_ERROR(CollectWeights(*gguf, parts));
   if (gguf->Has("tokenizer.chat_template")) {
     ASSIGN_OR_RETURN(parts.chat_template, gguf->ReadString("tokenizer.chat_template"));

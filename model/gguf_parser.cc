@@ -50,8 +50,7 @@ std::optional<std::uint64_t> FixedSize(GgufType type) {
 // Reads the parts of a GGUF file in order. Used once, by GgufFile::Open.
 class GgufParser {
  public:
-  explicit GgufParser(GgufFile& file)
-      : file_(file), bytes_(file.file_.bytes()), reader_(bytes_) {}
+  explicit GgufParser(GgufFile& file) : file_(file), bytes_(file.file_.bytes()), reader_(bytes_) {}
 
   absl::Status Parse() {
     RETURN_IF_ERROR(ParseHeader());
@@ -75,8 +74,8 @@ class GgufParser {
   }
 
   absl::Status Truncated(const std::string& item) const {
-    return DamagedFile(Here(item), absl::StrCat("the file ends here, ", reader_.remaining(),
-                                                " bytes are left"));
+    return DamagedFile(
+        Here(item), absl::StrCat("the file ends here, ", reader_.remaining(), " bytes are left"));
   }
 
   // A string of at most `longest` bytes.
@@ -182,7 +181,8 @@ class GgufParser {
     if (const auto size = FixedSize(type); size.has_value()) {
       return SkipFixed(item, type, count, *size);
     }
-    // Each string takes at least 8 bytes and each array 12, so a false count ends at the end of the file.
+    // Each string takes at least 8 bytes and each array 12, so a false count ends at the end of the
+    // file.
     for (std::uint64_t i = 0; i < count; ++i) {
       if (type == GgufType::kString) {
         RETURN_IF_ERROR(ReadString(item, std::numeric_limits<std::uint64_t>::max()).status());
@@ -261,8 +261,8 @@ class GgufParser {
       return UnsupportedFile(type_place, absl::StrCat("element type ", *type, " is not known"));
     }
     if (*offset % alignment_ != 0) {
-      return DamagedFile(offset_place, absl::StrCat("offset ", *offset, " is not a multiple of ",
-                                                    alignment_));
+      return DamagedFile(offset_place,
+                         absl::StrCat("offset ", *offset, " is not a multiple of ", alignment_));
     }
     tensor.type = *known;
     tensor.offset = *offset;
@@ -317,20 +317,21 @@ class GgufParser {
       values = values.has_value() ? CheckedMultiply(*values, dimension) : std::nullopt;
     }
     if (values.has_value() && tensor.dimensions.back() % format.values != 0) {
-      return DamagedFile(place, absl::StrCat("rows of ", tensor.dimensions.back(), " values, not a multiple of the ",
-                                             format.values, " in a block of ",
-                                             std::string(NameOf(tensor.type))));
+      return DamagedFile(place, absl::StrCat("rows of ", tensor.dimensions.back(),
+                                             " values, not a multiple of the ", format.values,
+                                             " in a block of ", std::string(NameOf(tensor.type))));
     }
-    const auto size = values.has_value() ? CheckedMultiply(*values / format.values, format.bytes)
-                                         : std::nullopt;
+    const auto size =
+        values.has_value() ? CheckedMultiply(*values / format.values, format.bytes) : std::nullopt;
     if (!size.has_value()) {
       return DamagedFile(place, "the size of its shape overflows 64 bits");
     }
     const auto end = start.has_value() ? CheckedAdd(*start, *size) : std::nullopt;
     if (!end.has_value() || *end > bytes_.size()) {
-      return DamagedFile(place, absl::StrCat(*size, " bytes at offset ", in_data,
-                                             " of the data reach beyond the end of the file at byte ",
-                                             bytes_.size()));
+      return DamagedFile(
+          place,
+          absl::StrCat(*size, " bytes at offset ", in_data,
+                       " of the data reach beyond the end of the file at byte ", bytes_.size()));
     }
     tensor.offset = *start;
     tensor.bytes = bytes_.substr(*start, *size);
@@ -343,9 +344,8 @@ class GgufParser {
     for (const StoredTensor& tensor : file_.tensors_) {
       sorted.push_back(&tensor);
     }
-    std::sort(sorted.begin(), sorted.end(), [](const StoredTensor* a, const StoredTensor* b) {
-      return a->offset < b->offset;
-    });
+    std::sort(sorted.begin(), sorted.end(),
+              [](const StoredTensor* a, const StoredTensor* b) { return a->offset < b->offset; });
     for (std::size_t i = 1; i < sorted.size(); ++i) {
       const StoredTensor& before = *sorted[i - 1];
       if (before.offset + before.bytes.size() > sorted[i]->offset) {

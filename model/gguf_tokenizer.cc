@@ -21,7 +21,8 @@ struct PreTokenizerName {
   PreTokenizerKind kind;
 };
 
-// Names of tokenizer.ggml.pre whose rule is one of ours. There are many more, each with a pattern of its own.
+// Names of tokenizer.ggml.pre whose rule is one of ours. There are many more, each with a pattern
+// of its own.
 constexpr std::array kPreTokenizers = {
     PreTokenizerName{"gpt-2", PreTokenizerKind::kGpt2},
     PreTokenizerName{"smollm", PreTokenizerKind::kGpt2SplitDigits},
@@ -67,8 +68,8 @@ absl::Status ReadTokens(const GgufFile& gguf, TokenizerData& data) {
         entry.kind = TokenKind::kUnused;
         break;
       default:
-        return DamagedFile(gguf.Place(kTypes),
-                           absl::StrCat("type ", types[id], " of token ", id, " in byte-level BPE"));
+        return DamagedFile(gguf.Place(kTypes), absl::StrCat("type ", types[id], " of token ", id,
+                                                            " in byte-level BPE"));
     }
     data.tokens.push_back(std::move(entry));
   }
@@ -118,8 +119,9 @@ absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf) {
   static constexpr char kModel[] = "tokenizer.ggml.model";
   ASSIGN_OR_RETURN(const std::string model, gguf.ReadString(kModel));
   if (model != "gpt2") {
-    return UnsupportedFile(gguf.Place(kModel), absl::StrCat("tokenizer model '", Printable(model),
-                                                            "', only byte-level BPE (gpt2) is known"));
+    return UnsupportedFile(gguf.Place(kModel),
+                           absl::StrCat("tokenizer model '", Printable(model),
+                                        "', only byte-level BPE (gpt2) is known"));
   }
   for (const char* key : {"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token",
                           "tokenizer.ggml.add_space_prefix"}) {

@@ -6,8 +6,8 @@
 
 namespace baton {
 
-// The `tokenizer.ggml.*` keys of a byte-level BPE tokenizer. UNIMPLEMENTED for another tokenizer model or a
-// pre-tokenizer rule that is not known.
+// The `tokenizer.ggml.*` keys of a byte-level BPE tokenizer. UNIMPLEMENTED for another tokenizer
+// model or a pre-tokenizer rule that is not known.
 absl::StatusOr<TokenizerData> ReadGgufTokenizer(const GgufFile& gguf);
 
 }  // namespace baton

@@ -3,11 +3,39 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "model/json_reader.h"
 
 namespace baton {
 namespace {
+
+// The key that a number of the config comes from.
+std::string KeyOf(ConfigField field) {
+  switch (field) {
+    case ConfigField::kLayers:
+      return "num_hidden_layers";
+    case ConfigField::kHidden:
+      return "hidden_size";
+    case ConfigField::kFeedForward:
+      return "intermediate_size";
+    case ConfigField::kHeads:
+      return "num_attention_heads";
+    case ConfigField::kKvHeads:
+      return "num_key_value_heads";
+    case ConfigField::kHeadDim:
+      return "head_dim";
+    case ConfigField::kVocabulary:
+      return "vocab_size";
+    case ConfigField::kContextTokens:
+      return "max_position_embeddings";
+    case ConfigField::kRmsEpsilon:
+      return "rms_norm_eps";
+    case ConfigField::kRopeBase:
+      return "rope_theta";
+  }
+  CheckFailed("a ConfigField that is not in the enumeration");
+}
 
 absl::Status CheckArchitecture(const JsonReader& reader) {
   ASSIGN_OR_RETURN(const auto type, reader.String("model_type"));
@@ -15,8 +43,9 @@ absl::Status CheckArchitecture(const JsonReader& reader) {
     return DamagedFile(reader.Place("model_type"), "the key is missing");
   }
   if (*type != "llama") {
-    return UnsupportedFile(reader.Place("model_type"), absl::StrCat("model type '", Printable(*type),
-                                                                    "', only llama can be run"));
+    return UnsupportedFile(
+        reader.Place("model_type"),
+        absl::StrCat("model type '", Printable(*type), "', only llama can be run"));
   }
   const nlohmann::json* architectures = reader.Find("architectures");
   if (architectures == nullptr) {
@@ -55,8 +84,8 @@ absl::Status RefuseUnsupported(const JsonReader& reader) {
   return absl::OkStatus();
 }
 
-// The rotary base and the absence of scaling, from `rope_theta` and `rope_scaling` or from `rope_parameters`, which
-// newer files write for both.
+// The rotary base and the absence of scaling, from `rope_theta` and `rope_scaling` or from
+// `rope_parameters`, which newer files write for both.
 absl::StatusOr<double> ReadRopeBase(const JsonDocument& document, const JsonReader& reader) {
   constexpr double kDefault = 10000;
   ASSIGN_OR_RETURN(auto base, reader.Number("rope_theta"));
@@ -72,7 +101,8 @@ absl::StatusOr<double> ReadRopeBase(const JsonDocument& document, const JsonRead
     for (const char* type_key : {"rope_type", "type"}) {
       ASSIGN_OR_RETURN(const auto type, inner.String(type_key));
       if (type.has_value() && *type != "default") {
-        return UnsupportedFile(reader.Place(key), absl::StrCat("rotary scaling '", Printable(*type), "'"));
+        return UnsupportedFile(reader.Place(key),
+                               absl::StrCat("rotary scaling '", Printable(*type), "'"));
       }
     }
     if (inner.Find("factor") != nullptr || inner.Find("partial_rotary_factor") != nullptr) {
@@ -107,9 +137,9 @@ absl::StatusOr<ModelConfig> ReadHuggingFaceConfig(const JsonDocument& document) 
   if (head_dim.has_value()) {
     config.head_dim = *head_dim;
   } else if (config.heads < 1 || config.hidden % config.heads != 0) {
-    return DamagedFile(reader.Place("num_attention_heads"),
-                       absl::StrCat(config.heads, " heads do not divide an embedding of width ",
-                                    config.hidden));
+    return DamagedFile(
+        reader.Place("num_attention_heads"),
+        absl::StrCat(config.heads, " heads do not divide an embedding of width ", config.hidden));
   } else {
     config.head_dim = config.hidden / config.heads;
   }
@@ -120,7 +150,9 @@ absl::StatusOr<ModelConfig> ReadHuggingFaceConfig(const JsonDocument& document) 
   config.rope_base = static_cast<float>(base);
   ASSIGN_OR_RETURN(const auto tied, reader.Bool("tie_word_embeddings"));
   config.tied_head = tied.value_or(false);
-  RETURN_IF_ERROR(AtPlace({document.path(), "config", 0}, ValidateConfig(config)));
+  if (const auto problem = FindConfigProblem(config); problem.has_value()) {
+    return DamagedFile(reader.Place(KeyOf(problem->field)), problem->text);
+  }
   return config;
 }
 

@@ -46,7 +46,8 @@ absl::Status AddWeightFile(const std::string& path, ModelParts& parts) {
   return absl::OkStatus();
 }
 
-// Where the index says each tensor is. A shard is a file beside the index: a name that leads elsewhere is refused.
+// Where the index says each tensor is. A shard is a file beside the index: a name that leads
+// elsewhere is refused.
 absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(const JsonDocument& index) {
   const JsonReader reader(index);
   static constexpr char kKey[] = "weight_map";
@@ -60,8 +61,9 @@ absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(const JsonDocum
     const bool plain = !name.empty() && name != "." && name != ".." &&
                        name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
     if (!plain) {
-      return DamagedFile(reader.Place(tensor), absl::StrCat(Printable(shard.dump(-1, ' ', true)),
-                                                            " is not the name of a file beside the index"));
+      return DamagedFile(reader.Place(tensor),
+                         absl::StrCat(Printable(shard.dump(-1, ' ', true)),
+                                      " is not the name of a file beside the index"));
     }
     shard_of[tensor] = name;
   }
@@ -106,9 +108,10 @@ absl::Status AddWeights(const std::string& directory, ModelParts& parts) {
   }
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (Exists(Join(directory, pickle))) {
-      return absl::UnimplementedError(absl::StrCat(
-          Join(directory, pickle),
-          ": weights in Python's pickle format run code when they are opened; convert them to safetensors"));
+      return absl::UnimplementedError(
+          absl::StrCat(Join(directory, pickle),
+                       ": weights in Python's pickle format run code when they are opened; convert "
+                       "them to safetensors"));
     }
   }
   return absl::NotFoundError(absl::StrCat(directory, ": neither ", kWeights, " nor ", kIndex));
@@ -132,10 +135,10 @@ absl::Status CollectWeights(const std::string& directory, ModelParts& parts) {
     RETURN_IF_ERROR(parts.weights.Add(*name, tensor));
   }
   if (const auto missing = parts.weights.FindMissing(); missing.has_value()) {
-    return DamagedFile({parts.files.empty() ? directory : parts.files.back().path(),
-                        absl::StrCat("tensor '", TensorName(NamingScheme::kHuggingFace, *missing), "'"),
-                        0},
-                       "the tensor is missing");
+    return DamagedFile(
+        {parts.files.empty() ? directory : parts.files.back().path(),
+         absl::StrCat("tensor '", TensorName(NamingScheme::kHuggingFace, *missing), "'"), 0},
+        "the tensor is missing");
   }
   return absl::OkStatus();
 }
@@ -155,7 +158,8 @@ absl::StatusOr<OptionalDocument> OpenOptional(const std::string& path) {
   return result;
 }
 
-// The id of the token that tokenizer_config.json calls `key`: a string, or an object with the string in `content`.
+// The id of the token that tokenizer_config.json calls `key`: a string, or an object with the
+// string in `content`.
 absl::StatusOr<std::optional<TokenId>> FindNamedToken(const JsonDocument& document,
                                                       const std::string& key,
                                                       const TokenizerData& data) {
@@ -169,7 +173,8 @@ absl::StatusOr<std::optional<TokenId>> FindNamedToken(const JsonDocument& docume
     return std::nullopt;
   }
   for (std::size_t id = 0; value->is_string() && id < data.tokens.size(); ++id) {
-    if (data.tokens[id].kind != TokenKind::kUnused && data.tokens[id].text == value->get<std::string>()) {
+    if (data.tokens[id].kind != TokenKind::kUnused &&
+        data.tokens[id].text == value->get<std::string>()) {
       return TokenId(static_cast<std::uint32_t>(id));
     }
   }
@@ -187,17 +192,19 @@ absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const JsonDocument& document,
     return ids;
   }
   for (const nlohmann::json& id : value->is_array() ? *value : nlohmann::json::array({*value})) {
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocabulary)) {
-      return DamagedFile(reader.Place(key), absl::StrCat(Printable(id.dump(-1, ' ', true)),
-                                                         " is no id of a vocabulary of ", vocabulary));
+    if (!id.is_number_unsigned() ||
+        id.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocabulary)) {
+      return DamagedFile(reader.Place(key),
+                         absl::StrCat(Printable(id.dump(-1, ' ', true)),
+                                      " is no id of a vocabulary of ", vocabulary));
     }
     ids.emplace_back(id.get<std::uint32_t>());
   }
   return ids;
 }
 
-// bos and the ends of a sequence. The tokenizer's own word counts most, then generation_config.json, then config.json;
-// every end that one of them names is one.
+// bos and the ends of a sequence. The tokenizer's own word counts most, then
+// generation_config.json, then config.json; every end that one of them names is one.
 absl::Status ReadEnds(const std::string& directory,
                       const JsonDocument& config,
                       const OptionalDocument& tokenizer_config,
@@ -219,8 +226,10 @@ absl::Status ReadEnds(const std::string& directory,
     if (document == nullptr) {
       continue;
     }
-    ASSIGN_OR_RETURN(const auto first, ReadTokenIds(*document, "bos_token_id", parts.config.vocabulary));
-    ASSIGN_OR_RETURN(const auto last, ReadTokenIds(*document, "eos_token_id", parts.config.vocabulary));
+    ASSIGN_OR_RETURN(const auto first,
+                     ReadTokenIds(*document, "bos_token_id", parts.config.vocabulary));
+    ASSIGN_OR_RETURN(const auto last,
+                     ReadTokenIds(*document, "eos_token_id", parts.config.vocabulary));
     if (!bos.has_value() && !first.empty()) {
       bos = first.front();
     }

@@ -73,7 +73,8 @@ absl::Status RefuseOtherParts(const JsonReader& reader) {
 absl::Status RefuseModelOptions(const JsonReader& model) {
   ASSIGN_OR_RETURN(const auto type, model.String("type"));
   if (type.has_value() && *type != "BPE") {
-    return UnsupportedFile(model.Place("model"), absl::StrCat("tokenizer model '", Printable(*type), "'"));
+    return UnsupportedFile(model.Place("model"),
+                           absl::StrCat("tokenizer model '", Printable(*type), "'"));
   }
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const nlohmann::json* value = model.Find(key);
@@ -103,9 +104,9 @@ absl::Status PutToken(const FilePlace& place,
   }
   TokenEntry& slot = tokens[id.get<std::size_t>()];
   if (slot.kind != TokenKind::kUnused && slot.text != entry.text) {
-    return DamagedFile(place, absl::StrCat("tokens '", Printable(slot.text), "' and '",
-                                           Printable(entry.text), "' have the same id ",
-                                           id.get<std::size_t>()));
+    return DamagedFile(
+        place, absl::StrCat("tokens '", Printable(slot.text), "' and '", Printable(entry.text),
+                            "' have the same id ", id.get<std::size_t>()));
   }
   slot = std::move(entry);
   return absl::OkStatus();
@@ -171,9 +172,9 @@ absl::Status ReadMerges(const JsonReader& model, TokenizerData& data) {
     const std::string text = merge.is_string() ? merge.get<std::string>() : "";
     const std::size_t space = text.find(' ');
     if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-      return DamagedFile(model.Place(kKey), absl::StrCat("merge ", data.merges.size(), ", ",
-                                                         Printable(merge.dump(-1, ' ', true)),
-                                                         ", is not two tokens"));
+      return DamagedFile(model.Place(kKey),
+                         absl::StrCat("merge ", data.merges.size(), ", ",
+                                      Printable(merge.dump(-1, ' ', true)), ", is not two tokens"));
     }
     data.merges.emplace_back(text.substr(0, space), text.substr(space + 1));
   }

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kDeepestNesting = 64;
 
-// Offset of the first bracket that is nested too deeply. Runs before the parser, whose memory grows with the depth.
+// Offset of the first bracket that is nested too deeply. Runs before the parser, whose memory grows
+// with the depth.
 std::optional<std::size_t> FindTooDeep(std::string_view text) {
   int depth = 0;
   bool in_string = false;

@@ -12,8 +12,8 @@ namespace baton {
 
 // JSON text from a file that is not trusted, and where its keys lie.
 //
-// Refused beside what JSON itself forbids: nesting deeper than 64, a key twice in one object, anything but an object at
-// the top, text that is not UTF-8.
+// Refused beside what JSON itself forbids: nesting deeper than 64, a key twice in one object,
+// anything but an object at the top, text that is not UTF-8.
 //
 // Immutable after construction.
 class JsonDocument {

@@ -9,8 +9,9 @@
 
 namespace baton {
 
-// Reads typed members of a document's root, or of `object` inside it. A member that is null counts as absent: that is
-// how these files write "not set". An absent one is nullopt; one of another type is INVALID_ARGUMENT naming its key.
+// Reads typed members of a document's root, or of `object` inside it. A member that is null counts
+// as absent: that is how these files write "not set". An absent one is nullopt; one of another type
+// is INVALID_ARGUMENT naming its key.
 //
 // Borrows the document, which must outlive it. Immutable after construction.
 class JsonReader {

@@ -61,8 +61,8 @@ absl::StatusOr<std::unique_ptr<MergeTable>> MergeTable::Create(const TokenizerDa
     const auto left = ids.find(left_text);
     const auto right = ids.find(right_text);
     const auto result = ids.find(left_text + right_text);
-    const std::string what =
-        absl::StrCat("merge ", rank, ", '", Printable(left_text), " ", Printable(right_text), "', ");
+    const std::string what = absl::StrCat("merge ", rank, ", '", Printable(left_text), " ",
+                                          Printable(right_text), "', ");
     if (left == ids.end() || right == ids.end() || result == ids.end()) {
       return absl::InvalidArgumentError(what + "is of or makes what is no token");
     }

@@ -21,13 +21,13 @@ namespace baton {
 // Immutable after construction and therefore thread-safe.
 class MergeTable {
  public:
-  // INVALID_ARGUMENT when two tokens have the same text, or a merge is there twice, is of or makes what is no token, or
-  // makes a control token.
+  // INVALID_ARGUMENT when two tokens have the same text, or a merge is there twice, is of or makes
+  // what is no token, or makes a control token.
   static absl::StatusOr<std::unique_ptr<MergeTable>> Create(const TokenizerData& data);
 
-  // Appends the tokens of `piece`: one for each byte, then the merge of lowest rank, leftmost first, until none applies.
-  // A byte without a token becomes the unknown token or is left out, and its neighbours can merge. O(n log n).
-  // REQUIRES: piece.size() < 2^32.
+  // Appends the tokens of `piece`: one for each byte, then the merge of lowest rank, leftmost
+  // first, until none applies. A byte without a token becomes the unknown token or is left out, and
+  // its neighbours can merge. O(n log n). REQUIRES: piece.size() < 2^32.
   void Apply(std::string_view piece, std::vector<TokenId>& ids) const;
 
  private:

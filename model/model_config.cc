@@ -17,49 +17,54 @@ constexpr int kMostContextTokens = 1 << 28;
 
 }  // namespace
 
-absl::Status ValidateConfig(const ModelConfig& config) {
+std::optional<ConfigProblem> FindConfigProblem(const ModelConfig& config) {
   struct Limit {
+    ConfigField field;
     const char* name;
     int value;
     int most;
   };
   const Limit limits[] = {
-      {"number of layers", config.layers, kMostLayers},
-      {"embedding width", config.hidden, kMostWidth},
-      {"feed-forward width", config.feed_forward, kMostWidth},
-      {"number of heads", config.heads, kMostHeads},
-      {"number of key/value heads", config.kv_heads, kMostHeads},
-      {"head dimension", config.head_dim, kMostHeadDim},
-      {"vocabulary", config.vocabulary, kMostVocabulary},
-      {"context length", config.context_tokens, kMostContextTokens},
+      {ConfigField::kLayers, "number of layers", config.layers, kMostLayers},
+      {ConfigField::kHidden, "embedding width", config.hidden, kMostWidth},
+      {ConfigField::kFeedForward, "feed-forward width", config.feed_forward, kMostWidth},
+      {ConfigField::kHeads, "number of heads", config.heads, kMostHeads},
+      {ConfigField::kKvHeads, "number of key/value heads", config.kv_heads, kMostHeads},
+      {ConfigField::kHeadDim, "head dimension", config.head_dim, kMostHeadDim},
+      {ConfigField::kVocabulary, "vocabulary", config.vocabulary, kMostVocabulary},
+      {ConfigField::kContextTokens, "context length", config.context_tokens, kMostContextTokens},
   };
   for (const Limit& limit : limits) {
     if (limit.value < 1 || limit.value > limit.most) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(limit.name, " is ", limit.value, ", not in 1 to ", limit.most));
+      return ConfigProblem{
+          limit.field, absl::StrCat(limit.name, " is ", limit.value, ", not in 1 to ", limit.most)};
     }
   }
   if (config.heads * config.head_dim > kMostWidth) {
-    return absl::InvalidArgumentError(absl::StrCat(config.heads, " heads of ", config.head_dim,
-                                                   " are wider than ", kMostWidth));
+    return ConfigProblem{
+        ConfigField::kHeadDim,
+        absl::StrCat(config.heads, " heads of ", config.head_dim, " are wider than ", kMostWidth)};
   }
   if (config.heads % config.kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(config.kv_heads, " key/value heads do not divide ",
-                                                   config.heads, " heads"));
+    return ConfigProblem{
+        ConfigField::kKvHeads,
+        absl::StrCat(config.kv_heads, " key/value heads do not divide ", config.heads, " heads")};
   }
   if (config.head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("head dimension ", config.head_dim, " is odd, rotary pairs need an even one"));
+    return ConfigProblem{
+        ConfigField::kHeadDim,
+        absl::StrCat("head dimension ", config.head_dim, " is odd, rotary pairs need an even one")};
   }
   if (!(config.rms_epsilon > 0) || config.rms_epsilon > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("RMS norm epsilon is ", config.rms_epsilon, ", not in (0, 1]"));
+    return ConfigProblem{
+        ConfigField::kRmsEpsilon,
+        absl::StrCat("RMS norm epsilon is ", config.rms_epsilon, ", not in (0, 1]")};
   }
   if (!(config.rope_base > 1) || !std::isfinite(config.rope_base)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rotary base is ", config.rope_base, ", not a finite number above 1"));
+    return ConfigProblem{ConfigField::kRopeBase, absl::StrCat("rotary base is ", config.rope_base,
+                                                              ", not a finite number above 1")};
   }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 }  // namespace baton

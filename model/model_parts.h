@@ -26,15 +26,16 @@ struct ModelParts {
   FilePlace tokenizer_place;          // for errors that Tokenizer::Create finds
   std::string chat_template;          // empty: none
   std::vector<StoredTensor> tensors;  // all that the files hold, used or not
-  std::vector<MappedFile> files;      // everything the model's numbers come from, by name; own the tensors' bytes
+  std::vector<MappedFile>
+      files;  // everything the model's numbers come from, by name; own the tensors' bytes
 };
 
 // `path` is one GGUF file.
 absl::StatusOr<ModelParts> LoadGguf(const std::string& path);
 
 // `directory` holds config.json, tokenizer.json, and model.safetensors or the shards that
-// model.safetensors.index.json lists; tokenizer_config.json, generation_config.json and chat_template.jinja are read when
-// they are there.
+// model.safetensors.index.json lists; tokenizer_config.json, generation_config.json and
+// chat_template.jinja are read when they are there.
 absl::StatusOr<ModelParts> LoadHuggingFace(const std::string& directory);
 
 }  // namespace baton

@@ -21,15 +21,16 @@ absl::StatusOr<std::string> ResolveModelPath(const std::string& model,
   if (std::filesystem::exists(model, error)) {
     return model;
   }
-  // Only a plain name is looked up in the cache: a path that does not exist is a mistake to be told of.
+  // Only a plain name is looked up in the cache: a path that does not exist is a mistake to be told
+  // of.
   if (model.find('/') == std::string::npos) {
     for (const std::string& name : {model, model + ".gguf"}) {
       if (std::filesystem::exists(models / name, error)) {
         return (models / name).string();
       }
     }
-    return absl::NotFoundError(absl::StrCat("model '", model, "': no such file or directory, and no such name in ",
-                                            models.string()));
+    return absl::NotFoundError(absl::StrCat(
+        "model '", model, "': no such file or directory, and no such name in ", models.string()));
   }
   return absl::NotFoundError(absl::StrCat("model '", model, "': no such file or directory"));
 }

@@ -19,8 +19,8 @@ class PreTokenizer {
   PreTokenizer(const PreTokenizer&) = delete;
   PreTokenizer& operator=(const PreTokenizer&) = delete;
 
-  // All of `text`, in order; the views point into it. RESOURCE_EXHAUSTED when the matcher runs out of memory.
-  // REQUIRES: `text` is UTF-8.
+  // All of `text`, in order; the views point into it. RESOURCE_EXHAUSTED when the matcher runs out
+  // of memory. REQUIRES: `text` is UTF-8.
   absl::StatusOr<std::vector<std::string_view>> Split(std::string_view text) const;
 
  private:

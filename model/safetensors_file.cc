@@ -25,7 +25,8 @@ std::optional<ElementType> ElementTypeFromSafetensors(const std::string& dtype) 
   return std::nullopt;
 }
 
-// `value[key]` when it is an array of `count` unsigned integers (any number of them without `count`).
+// `value[key]` when it is an array of `count` unsigned integers (any number of them without
+// `count`).
 std::optional<std::vector<std::uint64_t>> ReadIntegers(const nlohmann::json& value,
                                                        const char* key,
                                                        std::optional<std::size_t> count) {
@@ -56,7 +57,8 @@ absl::Status CheckMetadata(const nlohmann::json& metadata, const FilePlace& plac
   return absl::OkStatus();
 }
 
-// One entry of the header; `data` is what follows the header and begins at byte `data_start` of the file.
+// One entry of the header; `data` is what follows the header and begins at byte `data_start` of the
+// file.
 absl::StatusOr<StoredTensor> ReadEntry(const JsonDocument& document,
                                        const std::string& name,
                                        const nlohmann::json& entry,
@@ -87,7 +89,8 @@ absl::StatusOr<StoredTensor> ReadEntry(const JsonDocument& document,
   }
   auto shape = ReadIntegers(entry, "shape", std::nullopt);
   if (!shape.has_value() || shape->size() > kHighestRank) {
-    return DamagedFile(place(), absl::StrCat("its shape is not a list of at most ", kHighestRank, " sizes"));
+    return DamagedFile(place(),
+                       absl::StrCat("its shape is not a list of at most ", kHighestRank, " sizes"));
   }
   const auto range = ReadIntegers(entry, "data_offsets", 2);
   if (!range.has_value()) {
@@ -103,11 +106,13 @@ absl::StatusOr<StoredTensor> ReadEntry(const JsonDocument& document,
   const std::uint64_t begin = (*range)[0];
   const std::uint64_t end = (*range)[1];
   if (begin > end || end > data.size()) {
-    return DamagedFile(place(), absl::StrCat("bytes ", begin, " to ", end, " are not inside the data of ",
-                                             data.size(), " bytes"));
+    return DamagedFile(place(),
+                       absl::StrCat("bytes ", begin, " to ", end, " are not inside the data of ",
+                                    data.size(), " bytes"));
   }
   if (end - begin != *size) {
-    return DamagedFile(place(), absl::StrCat(end - begin, " bytes of data, but its shape has ", *size));
+    return DamagedFile(place(),
+                       absl::StrCat(end - begin, " bytes of data, but its shape has ", *size));
   }
   return StoredTensor{.name = name,
                       .type = *type,
@@ -123,10 +128,10 @@ absl::Status CheckTiling(const std::vector<StoredTensor>& tensors,
   std::uint64_t expected = data_place.offset;
   for (const StoredTensor& tensor : tensors) {
     if (tensor.offset != expected) {
-      return DamagedFile(tensor.Place(),
-                         tensor.offset < expected
-                             ? "overlaps the tensor before it"
-                             : absl::StrCat("a gap of ", tensor.offset - expected, " bytes before it"));
+      return DamagedFile(tensor.Place(), tensor.offset < expected
+                                             ? "overlaps the tensor before it"
+                                             : absl::StrCat("a gap of ", tensor.offset - expected,
+                                                            " bytes before it"));
     }
     expected = tensor.offset + tensor.bytes.size();
   }
@@ -154,13 +159,15 @@ absl::Status SafetensorsFile::Parse() {
     return DamagedFile({path, "header", 0}, "the file ends within the header's length");
   }
   if (*length > kLongestHeader) {
-    return DamagedFile({path, "header", 0}, absl::StrCat("a header of ", *length, " bytes, at most ",
-                                                         kLongestHeader, " are allowed"));
+    return DamagedFile(
+        {path, "header", 0},
+        absl::StrCat("a header of ", *length, " bytes, at most ", kLongestHeader, " are allowed"));
   }
   const auto header = reader.GetBytes(*length);
   if (!header.has_value()) {
-    return DamagedFile({path, "header", 0}, absl::StrCat("a header of ", *length, " bytes, but only ",
-                                                         reader.remaining(), " are left in the file"));
+    return DamagedFile({path, "header", 0},
+                       absl::StrCat("a header of ", *length, " bytes, but only ",
+                                    reader.remaining(), " are left in the file"));
   }
   if (header->empty() || header->front() != '{') {
     return DamagedFile({path, "header", kLengthBytes}, "does not begin with '{'");
@@ -172,13 +179,13 @@ absl::Status SafetensorsFile::Parse() {
       RETURN_IF_ERROR(CheckMetadata(entry, document.Place(name)));
       continue;
     }
-    ASSIGN_OR_RETURN(StoredTensor tensor,
-                     ReadEntry(document, name, entry, data, reader.offset()));
+    ASSIGN_OR_RETURN(StoredTensor tensor, ReadEntry(document, name, entry, data, reader.offset()));
     tensors_.push_back(std::move(tensor));
   }
-  std::stable_sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
-    return std::pair(a.offset, a.bytes.size()) < std::pair(b.offset, b.bytes.size());
-  });
+  std::stable_sort(
+      tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
+        return std::pair(a.offset, a.bytes.size()) < std::pair(b.offset, b.bytes.size());
+      });
   return CheckTiling(tensors_, {path, "data", reader.offset()}, file_.bytes().size());
 }
 

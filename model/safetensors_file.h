@@ -13,9 +13,10 @@ namespace baton {
 
 // A safetensors file: u64 header length, a JSON header of that length, then the data.
 //
-// The header maps tensor names to {"dtype", "shape", "data_offsets": [begin, end)}, relative to the data. Checked: the
-// header fits the file and is at most 100 MB, each range is as long as its shape says and inside the data, and all
-// ranges together tile the data without overlap or gap. F32, F16 and BF16 can be read; any other dtype is refused.
+// The header maps tensor names to {"dtype", "shape", "data_offsets": [begin, end)}, relative to the
+// data. Checked: the header fits the file and is at most 100 MB, each range is as long as its shape
+// says and inside the data, and all ranges together tile the data without overlap or gap. F32, F16
+// and BF16 can be read; any other dtype is refused.
 //
 // Immutable after construction.
 class SafetensorsFile {

@@ -31,8 +31,8 @@ absl::StatusOr<std::vector<std::string>> DecodeTokens(const TokenizerData& data)
       continue;
     }
     if (token.text.empty() || FindInvalidUtf8(token.text).has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat("token ", id, ", '", Printable(token.text),
-                                                     "', is empty or not UTF-8"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", id, ", '", Printable(token.text), "', is empty or not UTF-8"));
     }
     if (token.kind != TokenKind::kNormal) {
       bytes.push_back(token.text);
@@ -58,8 +58,8 @@ absl::Status CheckIds(const TokenizerData& data) {
   }
   for (const TokenId id : ids) {
     if (id.value() >= data.tokens.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("token ", id.value(), " of a vocabulary of ",
-                                                     data.tokens.size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", id.value(), " of a vocabulary of ", data.tokens.size()));
     }
   }
   return absl::OkStatus();
@@ -70,8 +70,8 @@ void PutText(std::string_view text, ByteWriter& writer) {
   writer.PutBytes(text);
 }
 
-// Counts and lengths are little-endian uint32. The number of tokens; for each its text (empty for an unused id) and its
-// kind in one byte; the number of merges; for each its two sides.
+// Counts and lengths are little-endian uint32. The number of tokens; for each its text (empty for
+// an unused id) and its kind in one byte; the number of merges; for each its two sides.
 Digest Fingerprint(const TokenizerData& data) {
   ByteWriter writer;
   writer.Put(static_cast<std::uint32_t>(data.tokens.size()));

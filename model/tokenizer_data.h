@@ -23,13 +23,14 @@ enum class PreTokenizerKind {
 };
 
 struct TokenEntry {
-  std::string text;  // as the file writes it: byte-level alphabet for kNormal, plain UTF-8 for the others
+  std::string
+      text;  // as the file writes it: byte-level alphabet for kNormal, plain UTF-8 for the others
   TokenKind kind = TokenKind::kUnused;
 };
 
 // What a file says about its tokenizer, before Tokenizer::Create has checked it.
 struct TokenizerData {
-  std::vector<TokenEntry> tokens;                          // by id
+  std::vector<TokenEntry> tokens;                           // by id
   std::vector<std::pair<std::string, std::string>> merges;  // first merges go first
   PreTokenizerKind pre_tokenizer = PreTokenizerKind::kGpt2;
   TokenId bos;

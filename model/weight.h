@@ -24,9 +24,15 @@ enum class WeightKind {
 };
 
 inline constexpr std::array kLayerWeights = {
-    WeightKind::kAttentionNorm,   WeightKind::kQuery,           WeightKind::kKey,
-    WeightKind::kValue,           WeightKind::kAttentionOutput, WeightKind::kFeedForwardNorm,
-    WeightKind::kGate,            WeightKind::kUp,              WeightKind::kDown,
+    WeightKind::kAttentionNorm,
+    WeightKind::kQuery,
+    WeightKind::kKey,
+    WeightKind::kValue,
+    WeightKind::kAttentionOutput,
+    WeightKind::kFeedForwardNorm,
+    WeightKind::kGate,
+    WeightKind::kUp,
+    WeightKind::kDown,
 };
 
 // [rows = outputs, columns = inputs] of a projection; an embedding is [V, E]; a norm is [1, E].

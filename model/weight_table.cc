@@ -123,8 +123,9 @@ std::size_t WeightTable::Slot(const WeightName& name) const {
 
 absl::Status WeightTable::Add(const WeightName& name, StoredTensor tensor) {
   if (name.layer.value() >= static_cast<std::uint32_t>(config_.layers)) {
-    return DamagedFile(tensor.Place(), absl::StrCat("layer ", name.layer.value(), " of a model with ",
-                                                    config_.layers, " layers"));
+    return DamagedFile(
+        tensor.Place(),
+        absl::StrCat("layer ", name.layer.value(), " of a model with ", config_.layers, " layers"));
   }
   const WeightShape shape = ShapeOf(config_, name.kind);
   std::vector<std::uint64_t> expected;
@@ -133,9 +134,10 @@ absl::Status WeightTable::Add(const WeightName& name, StoredTensor tensor) {
   }
   expected.push_back(static_cast<std::uint64_t>(shape.columns));
   if (tensor.dimensions != expected) {
-    return DamagedFile(tensor.Place(), absl::StrCat("its shape is [", absl::StrJoin(tensor.dimensions, ", "),
-                                                    "], the model's numbers ask for [",
-                                                    absl::StrJoin(expected, ", "), "]"));
+    return DamagedFile(
+        tensor.Place(),
+        absl::StrCat("its shape is [", absl::StrJoin(tensor.dimensions, ", "),
+                     "], the model's numbers ask for [", absl::StrJoin(expected, ", "), "]"));
   }
   std::optional<StoredTensor>& slot = slots_[Slot(name)];
   if (slot.has_value()) {

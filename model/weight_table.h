@@ -30,15 +30,15 @@ class WeightTable {
  public:
   explicit WeightTable(const ModelConfig& config);
 
-  // INVALID_ARGUMENT naming the tensor when its layer or its shape does not fit the model, or the weight is there
-  // already.
+  // INVALID_ARGUMENT naming the tensor when its layer or its shape does not fit the model, or the
+  // weight is there already.
   absl::Status Add(const WeightName& name, StoredTensor tensor);
 
   // The first weight that is missing; a tied model needs no head.
   std::optional<WeightName> FindMissing() const;
 
-  // REQUIRES: nothing is missing, and layer < L for a weight that is in every layer. kHead of a tied model is the
-  // embedding.
+  // REQUIRES: nothing is missing, and layer < L for a weight that is in every layer. kHead of a
+  // tied model is the embedding.
   const StoredTensor& Get(const WeightName& name) const;
 
  private:

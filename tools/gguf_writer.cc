@@ -16,9 +16,13 @@ void PutText(std::string_view text, ByteWriter& writer) {
   writer.PutBytes(text);
 }
 
-std::uint32_t Number(GgufType type) { return static_cast<std::uint32_t>(type); }
+std::uint32_t Number(GgufType type) {
+  return static_cast<std::uint32_t>(type);
+}
 
-std::size_t PaddingAfter(std::size_t bytes) { return (kAlignment - bytes % kAlignment) % kAlignment; }
+std::size_t PaddingAfter(std::size_t bytes) {
+  return (kAlignment - bytes % kAlignment) % kAlignment;
+}
 
 }  // namespace
 
@@ -84,7 +88,8 @@ std::string GgufWriter::Compose() const {
   for (const Tensor& tensor : tensors_) {
     PutText(tensor.name, writer);
     writer.Put(static_cast<std::uint32_t>(tensor.dimensions.size()));
-    for (auto dimension = tensor.dimensions.rbegin(); dimension != tensor.dimensions.rend(); ++dimension) {
+    for (auto dimension = tensor.dimensions.rbegin(); dimension != tensor.dimensions.rend();
+         ++dimension) {
       writer.Put(*dimension);
     }
     writer.Put(static_cast<std::uint32_t>(tensor.type));

@@ -1,4 +1,5 @@
-// baton-make-tiny-model: writes a random llama model for tests and for trying Baton without a download.
+// baton-make-tiny-model: writes a random llama model for tests and for trying Baton without a
+// download.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -10,9 +11,10 @@
 namespace {
 
 constexpr baton::ElementType kTypes[] = {
-    baton::ElementType::kF32,  baton::ElementType::kF16,  baton::ElementType::kBF16, baton::ElementType::kQ4_0,
-    baton::ElementType::kQ4_1, baton::ElementType::kQ5_0, baton::ElementType::kQ5_1, baton::ElementType::kQ8_0,
-    baton::ElementType::kQ4_K, baton::ElementType::kQ5_K, baton::ElementType::kQ6_K,
+    baton::ElementType::kF32,  baton::ElementType::kF16,  baton::ElementType::kBF16,
+    baton::ElementType::kQ4_0, baton::ElementType::kQ4_1, baton::ElementType::kQ5_0,
+    baton::ElementType::kQ5_1, baton::ElementType::kQ8_0, baton::ElementType::kQ4_K,
+    baton::ElementType::kQ5_K, baton::ElementType::kQ6_K,
 };
 
 std::vector<std::string> TypeNames() {
@@ -55,12 +57,14 @@ int main(int argc, char** argv) {
       {"shards", &Options::shards, 1, 99, "weight files of the Hugging Face directory"},
   };
 
-  baton::Flags flags("baton-make-tiny-model",
-                     "Writes a small llama model with random weights as a GGUF file, a Hugging Face "
-                     "directory, or both. The same flags always give the same bytes.");
+  baton::Flags flags(
+      "baton-make-tiny-model",
+      "Writes a small llama model with random weights as a GGUF file, a Hugging Face "
+      "directory, or both. The same flags always give the same bytes.");
   flags.Text("gguf", &gguf, "file to write");
   flags.Text("hugging-face", &hugging_face, "directory to write");
-  flags.Choice("type", &type, TypeNames(), "element type of the matrices; safetensors hold BF16 or else F32");
+  flags.Choice("type", &type, TypeNames(),
+               "element type of the matrices; safetensors hold BF16 or else F32");
   flags.Integer("seed", &seed, 0, INT64_MAX, "fixes the weights");
   flags.Text("name", &options.name, "the model's name in its files");
   flags.Switch("untied", &untied, "an output head of its own instead of the embedding");

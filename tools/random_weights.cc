@@ -49,7 +49,8 @@ void PutHalf(double value, ByteWriter& writer) {
     bits = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(value, 24)));
   } else {
     int exponent = 0;
-    const double fraction = std::frexp(value, &exponent);  // value = fraction * 2^exponent, fraction in [0.5, 1)
+    const double fraction =
+        std::frexp(value, &exponent);  // value = fraction * 2^exponent, fraction in [0.5, 1)
     // A fraction that rounds up to 1 carries into the exponent, as it should.
     bits = (static_cast<std::uint32_t>(exponent + 13) << 10) +
            static_cast<std::uint32_t>(std::nearbyint(std::ldexp(fraction, 11)));
@@ -69,8 +70,9 @@ void PutRandomBytes(std::size_t count, Random& random, ByteWriter& writer) {
   }
 }
 
-// One block of random values with mean near 0 and about the standard deviation `spread`. The divisors are the standard
-// deviations of the integers that the scales multiply: 4.6 of 4 bits, 9.2 of 5, 18.5 of 6, 74 of 8.
+// One block of random values with mean near 0 and about the standard deviation `spread`. The
+// divisors are the standard deviations of the integers that the scales multiply: 4.6 of 4 bits, 9.2
+// of 5, 18.5 of 6, 74 of 8.
 void PutBlock(ElementType type, double spread, Random& random, ByteWriter& writer) {
   switch (type) {
     case ElementType::kF32:
@@ -114,9 +116,10 @@ void PutBlock(ElementType type, double spread, Random& random, ByteWriter& write
     }
     case ElementType::kQ4_K:
     case ElementType::kQ5_K: {
-      // Sub-scales and minimums have 6 random bits, 32 on average.
+      // With sub-scales and minimums of 6 random bits, scale * quant - minimum has this standard
+      // deviation.
       const bool four_bits = type == ElementType::kQ4_K;
-      const double scale = spread / ((four_bits ? 4.6 : 9.2) * 32);
+      const double scale = spread / (four_bits ? 258 : 527);
       PutHalf(scale, writer);
       PutHalf(scale * (four_bits ? 7.5 : 15.5), writer);
       PutRandomBytes(12 + (four_bits ? 128 : 160), random, writer);

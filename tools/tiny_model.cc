@@ -38,18 +38,21 @@ ModelConfig ConfigOf(const TinyModelOptions& options) {
 }
 
 absl::Status CheckOptions(const TinyModelOptions& options) {
-  RETURN_IF_ERROR(ValidateConfig(ConfigOf(options)));
+  if (const auto problem = FindConfigProblem(ConfigOf(options)); problem.has_value()) {
+    return absl::InvalidArgumentError(problem->text);
+  }
   if (options.vocabulary < kSmallestTinyVocabulary || options.vocabulary > kLargestTinyVocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat("a vocabulary of ", options.vocabulary, ", not in ",
-                                                   kSmallestTinyVocabulary, " to ",
+    return absl::InvalidArgumentError(absl::StrCat("a vocabulary of ", options.vocabulary,
+                                                   ", not in ", kSmallestTinyVocabulary, " to ",
                                                    kLargestTinyVocabulary));
   }
   const auto block = static_cast<int>(FormatOf(options.type).values);
-  for (const int columns : {options.hidden, options.feed_forward, options.heads * options.head_dim}) {
+  for (const int columns :
+       {options.hidden, options.feed_forward, options.heads * options.head_dim}) {
     if (columns % block != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("a width of ", columns, ", not a multiple of the ", block,
-                                                     " values in a block of ",
-                                                     std::string(NameOf(options.type))));
+      return absl::InvalidArgumentError(
+          absl::StrCat("a width of ", columns, ", not a multiple of the ", block,
+                       " values in a block of ", std::string(NameOf(options.type))));
     }
   }
   if (options.shards < 1) {
@@ -92,7 +95,9 @@ std::vector<std::uint64_t> Dimensions(const WeightName& name, const WeightShape&
 }
 
 // The rows as a GGUF llama file has them: those of query and key heads in adjacent rotary pairs.
-std::string GgufBytes(const ModelConfig& config, const WeightName& name, const RandomWeight& weight) {
+std::string GgufBytes(const ModelConfig& config,
+                      const WeightName& name,
+                      const RandomWeight& weight) {
   const bool rotated = name.kind == WeightKind::kQuery || name.kind == WeightKind::kKey;
   const auto head_dim = static_cast<std::size_t>(config.head_dim);
   std::string bytes;

@@ -12,13 +12,15 @@ namespace {
 constexpr char kLetters[] = "etaoinshrdlucmfwypvbgkjqxz";
 constexpr int kCommonLetters = 12;
 
-// Merges in the order of their rank: spaces, a space and a letter, pairs of letters with the common ones first, and
-// words of two pairs. More of them than the largest vocabulary takes.
+// Merges in the order of their rank: spaces, a space and a letter, pairs of letters with the common
+// ones first, and words of two pairs. More of them than the largest vocabulary takes.
 std::vector<std::pair<std::string, std::string>> ListMerges() {
   const std::string letters = kLetters;
   const std::string space = AlphabetCharacter(' ');
   std::vector<std::pair<std::string, std::string>> merges = {
-      {space, space}, {space + space, space + space}, {AlphabetCharacter('\n'), AlphabetCharacter('\n')}};
+      {space, space},
+      {space + space, space + space},
+      {AlphabetCharacter('\n'), AlphabetCharacter('\n')}};
   for (const char letter : letters) {
     merges.emplace_back(space, std::string(1, letter));
   }
@@ -50,7 +52,8 @@ std::vector<std::pair<std::string, std::string>> ListMerges() {
 const char kTinyChatTemplate[] =
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\\nYou are a tiny model with random weights.<|im_end|>\\n' }}{% endif %}"
-    "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+    "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% "
+    "endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 TokenizerData MakeTinyTokenizer(int vocabulary) {

@@ -18,7 +18,8 @@ using testing::HasSubstr;
 
 std::vector<float> ReadAll(const Checkpoint& checkpoint, WeightKind kind, LayerIndex layer) {
   const WeightShape shape = checkpoint.Shape(kind);
-  std::vector<float> values(static_cast<std::size_t>(shape.rows) * static_cast<std::size_t>(shape.columns));
+  std::vector<float> values(static_cast<std::size_t>(shape.rows) *
+                            static_cast<std::size_t>(shape.columns));
   const absl::Status status = checkpoint.ReadRows(kind, layer, 0, shape.rows, values);
   EXPECT_TRUE(status.ok()) << status;
   return values;
@@ -58,7 +59,8 @@ TEST_P(BothFormatsTest, HaveTheSameConfigTokenizerAndWeights) {
   EXPECT_EQ((*gguf)->config(), (*hugging_face)->config());
   EXPECT_EQ((*gguf)->config().tied_head, GetParam().options.tied_head);
   EXPECT_EQ((*gguf)->tokenizer().fingerprint(), (*hugging_face)->tokenizer().fingerprint());
-  EXPECT_EQ((*gguf)->chat_format().default_system(), (*hugging_face)->chat_format().default_system());
+  EXPECT_EQ((*gguf)->chat_format().default_system(),
+            (*hugging_face)->chat_format().default_system());
   EXPECT_NE((*gguf)->fingerprint(), (*hugging_face)->fingerprint());
   ExpectSameWeights(**gguf, **hugging_face);
 }
@@ -103,11 +105,12 @@ class TinyCheckpointTest : public testing::Test {
 TEST_F(TinyCheckpointTest, ReadsAnyRangeOfRows) {
   const std::vector<float> all = ReadAll(*checkpoint_, WeightKind::kQuery, LayerIndex(1));
   const auto columns = static_cast<std::size_t>(checkpoint_->Shape(WeightKind::kQuery).columns);
-  for (const auto& [first, count] : {std::pair(0, 1), std::pair(31, 2), std::pair(63, 17), std::pair(191, 1),
-                                    std::pair(192, 0)}) {
+  for (const auto& [first, count] : {std::pair(0, 1), std::pair(31, 2), std::pair(63, 17),
+                                     std::pair(191, 1), std::pair(192, 0)}) {
     std::vector<float> rows(static_cast<std::size_t>(count) * columns);
     ASSERT_TRUE(checkpoint_->ReadRows(WeightKind::kQuery, LayerIndex(1), first, count, rows).ok());
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * columns);
+    const auto begin =
+        all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * columns);
     EXPECT_TRUE(std::equal(rows.begin(), rows.end(), begin)) << first;
   }
 }
@@ -123,7 +126,8 @@ TEST_F(TinyCheckpointTest, RefusesRangesThatDoNotFit) {
   const auto read = [&](int layer, int first, int count, std::size_t size) {
     row.resize(size);
     return checkpoint_
-        ->ReadRows(WeightKind::kKey, LayerIndex(static_cast<std::uint32_t>(layer)), first, count, row)
+        ->ReadRows(WeightKind::kKey, LayerIndex(static_cast<std::uint32_t>(layer)), first, count,
+                   row)
         .code();
   };
   EXPECT_EQ(read(0, 0, 1, 192), absl::StatusCode::kOk);
@@ -145,7 +149,8 @@ TEST_F(TinyCheckpointTest, ValueThatIsNotFiniteIsDataLossWithItsPlace) {
   ASSERT_TRUE(damaged.ok()) << damaged.status();
   std::vector<float> norm(192);
 
-  const absl::Status status = (*damaged)->ReadRows(WeightKind::kOutputNorm, LayerIndex(0), 0, 1, norm);
+  const absl::Status status =
+      (*damaged)->ReadRows(WeightKind::kOutputNorm, LayerIndex(0), 0, 1, norm);
 
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr(path()));
@@ -176,7 +181,8 @@ TEST(Checkpoint, HuggingFaceFingerprintCoversConfigAndEveryShard) {
   };
   ASSERT_TRUE(WriteTinyHuggingFace({.shards = 2}, directory / "tiny").ok());
   const Digest before = fingerprint();
-  for (const char* name : {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}) {
+  for (const char* name :
+       {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}) {
     const std::string path = (directory / "tiny/") + name;
     const std::string kept = ReadFile(path);
     std::string changed = kept;
@@ -196,7 +202,8 @@ TEST(Checkpoint, PathThatIsNoModelIsAClearError) {
   EXPECT_EQ(Checkpoint::Open(directory.path()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Checkpoint::Open("/dev/null").status().code(), absl::StatusCode::kInvalidArgument);
   WriteFile(directory / "empty.gguf", "");
-  EXPECT_EQ(Checkpoint::Open(directory / "empty.gguf").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Checkpoint::Open(directory / "empty.gguf").status().code(),
+            absl::StatusCode::kInvalidArgument);
   std::filesystem::create_symlink("loop", directory / "loop");
   const absl::Status loop = Checkpoint::Open(directory / "loop").status();
   EXPECT_FALSE(loop.ok());

@@ -66,7 +66,8 @@ std::vector<Case> KeyCases() {
   return {
       {"key-empty", "key", [](GgufImage& image) { image.Put("", kUint8, "x"); }},
       {"key-not-utf8", "key", [](GgufImage& image) { image.Put("a\xff", kUint8, "x"); }},
-      {"key-too-long", "key", [](GgufImage& image) { image.Put(std::string(65536, 'k'), kUint8, "x"); }},
+      {"key-too-long", "key",
+       [](GgufImage& image) { image.Put(std::string(65536, 'k'), kUint8, "x"); }},
       {"key-twice", "key 'general.name'",
        [](GgufImage& image) {
          image.keys.push_back(image.FindKey("general.name"));
@@ -87,7 +88,8 @@ std::vector<Case> KeyCases() {
        [](GgufImage& image) { image.Put("x", kArray, Bytes(kInt32) + Bytes(~std::uint64_t{0})); }},
       {"array-of-strings-endless", "key 'x'",
        [](GgufImage& image) { image.Put("x", kArray, Bytes(kString) + Bytes(kHuge)); }},
-      {"array-nested-deeply", "key 'x'", [](GgufImage& image) { image.Put("x", kArray, NestedArray(5)); }},
+      {"array-nested-deeply", "key 'x'",
+       [](GgufImage& image) { image.Put("x", kArray, NestedArray(5)); }},
       {"array-nested-very-deeply", "key 'x'",
        [](GgufImage& image) { image.Put("x", kArray, NestedArray(100000)); }},
       {"alignment-0", "key 'general.alignment'",
@@ -116,7 +118,8 @@ std::vector<Case> ConfigCases() {
       {"architecture-mamba", "key 'general.architecture'",
        [](GgufImage& image) { image.PutText("general.architecture", "mamba"); }},
       {"architecture-number", "key 'general.architecture'", count("general.architecture", 1)},
-      {"no-layers", "key 'llama.block_count'", [](GgufImage& image) { image.Remove("llama.block_count"); }},
+      {"no-layers", "key 'llama.block_count'",
+       [](GgufImage& image) { image.Remove("llama.block_count"); }},
       {"layers-0", "key 'llama.block_count'", count("llama.block_count", 0)},
       {"layers-2", "tensor 'blk.1.attn_norm.weight'", count("llama.block_count", 2)},
       {"layers-huge", "key 'llama.block_count'", count("llama.block_count", 0x7fffffff)},
@@ -127,31 +130,36 @@ std::vector<Case> ConfigCases() {
        [](GgufImage& image) { image.PutText("llama.block_count", "1"); }},
       {"context-0", "key 'llama.context_length'", count("llama.context_length", 0)},
       {"embedding-wrong", "tensor 'token_embd.weight'", count("llama.embedding_length", 64)},
-      {"feed-forward-wrong", "tensor 'blk.0.ffn_gate.weight'", count("llama.feed_forward_length", 48)},
+      {"feed-forward-wrong", "tensor 'blk.0.ffn_gate.weight'",
+       count("llama.feed_forward_length", 48)},
       {"heads-0", "key 'llama.attention.head_count'", count("llama.attention.head_count", 0)},
       {"heads-per-layer", "key 'llama.attention.head_count'",
        [](GgufImage& image) { image.PutIntegers("llama.attention.head_count", {2}); }},
-      {"kv-heads-0", "key 'llama.block_count'", count("llama.attention.head_count_kv", 0)},
-      {"kv-heads-do-not-divide", "key 'llama.block_count'", count("llama.attention.head_count_kv", 3)},
+      {"kv-heads-0", "key 'llama.attention.head_count_kv'",
+       count("llama.attention.head_count_kv", 0)},
+      {"kv-heads-do-not-divide", "key 'llama.attention.head_count_kv'",
+       count("llama.attention.head_count_kv", 3)},
       {"kv-heads-wrong", "tensor 'blk.0.attn_k.weight'", count("llama.attention.head_count_kv", 2)},
-      {"head-odd", "key 'llama.block_count'",
+      {"head-odd", "key 'llama.attention.key_length'",
        [](GgufImage& image) {
-         for (const char* key :
-              {"llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count"}) {
+         for (const char* key : {"llama.attention.key_length", "llama.attention.value_length",
+                                 "llama.rope.dimension_count"}) {
            image.PutCount(key, 15);
          }
        }},
-      {"partial-rotation", "key 'llama.rope.dimension_count'", count("llama.rope.dimension_count", 8)},
-      {"value-heads-differ", "key 'llama.attention.value_length'", count("llama.attention.value_length", 8)},
-      {"epsilon-0", "key 'llama.block_count'",
+      {"partial-rotation", "key 'llama.rope.dimension_count'",
+       count("llama.rope.dimension_count", 8)},
+      {"value-heads-differ", "key 'llama.attention.value_length'",
+       count("llama.attention.value_length", 8)},
+      {"epsilon-0", "key 'llama.attention.layer_norm_rms_epsilon'",
        [](GgufImage& image) { image.PutFloat("llama.attention.layer_norm_rms_epsilon", 0); }},
-      {"epsilon-nan", "key 'llama.block_count'",
+      {"epsilon-nan", "key 'llama.attention.layer_norm_rms_epsilon'",
        [](GgufImage& image) { image.PutFloat("llama.attention.layer_norm_rms_epsilon", NAN); }},
       {"epsilon-integer", "key 'llama.attention.layer_norm_rms_epsilon'",
        count("llama.attention.layer_norm_rms_epsilon", 1)},
-      {"rope-base-negative", "key 'llama.block_count'",
+      {"rope-base-negative", "key 'llama.rope.freq_base'",
        [](GgufImage& image) { image.PutFloat("llama.rope.freq_base", -1); }},
-      {"rope-base-infinite", "key 'llama.block_count'",
+      {"rope-base-infinite", "key 'llama.rope.freq_base'",
        [](GgufImage& image) { image.PutFloat("llama.rope.freq_base", INFINITY); }},
       {"rope-scaling", "key 'llama.rope.scaling.type'",
        [](GgufImage& image) { image.PutText("llama.rope.scaling.type", "yarn"); }},
@@ -169,7 +177,9 @@ std::vector<Case> TokenizerCases() {
     return [key, value](GgufImage& image) { image.PutText(key, value); };
   };
   const auto merges = [](std::vector<std::string> list) {
-    return [list = std::move(list)](GgufImage& image) { image.PutTexts("tokenizer.ggml.merges", list); };
+    return [list = std::move(list)](GgufImage& image) {
+      image.PutTexts("tokenizer.ggml.merges", list);
+    };
   };
   return {
       {"tokenizer-model", "key 'tokenizer.ggml.model'", text("tokenizer.ggml.model", "llama")},
@@ -184,9 +194,13 @@ std::vector<Case> TokenizerCases() {
          image.PutIntegers("tokenizer.ggml.token_type", {});
        }},
       {"tokens-numbers", "key 'tokenizer.ggml.tokens'",
-       [](GgufImage& image) { image.PutIntegers("tokenizer.ggml.tokens", {1, 2}); }},
+       [](GgufImage& image) {
+         image.PutIntegers("tokenizer.ggml.tokens", {1, 2});
+       }},
       {"token-types-short", "key 'tokenizer.ggml.token_type'",
-       [](GgufImage& image) { image.PutIntegers("tokenizer.ggml.token_type", {1, 1}); }},
+       [](GgufImage& image) {
+         image.PutIntegers("tokenizer.ggml.token_type", {1, 1});
+       }},
       {"token-type-99", "key 'tokenizer.ggml.token_type'",
        [](GgufImage& image) {
          image.PutIntegers("tokenizer.ggml.token_type", std::vector<std::int32_t>(300, 99));
@@ -196,7 +210,9 @@ std::vector<Case> TokenizerCases() {
          image.PutIntegers("tokenizer.ggml.token_type", std::vector<std::int32_t>(300, 6));
        }},
       {"tokens-all-alike", "key 'tokenizer.ggml.tokens'",
-       [](GgufImage& image) { image.PutTexts("tokenizer.ggml.tokens", std::vector<std::string>(300, "a")); }},
+       [](GgufImage& image) {
+         image.PutTexts("tokenizer.ggml.tokens", std::vector<std::string>(300, "a"));
+       }},
       {"merge-without-space", "key 'tokenizer.ggml.merges'", merges({"ab"})},
       {"merge-of-three", "key 'tokenizer.ggml.merges'", merges({"a b c"})},
       {"merge-unknown", "key 'tokenizer.ggml.tokens'", merges({"zz zz"})},
@@ -216,7 +232,8 @@ std::vector<Case> TensorCases() {
   static constexpr char kQuery[] = "blk.0.attn_q.weight";
   static constexpr char kQueryItem[] = "tensor 'blk.0.attn_q.weight'";
   const auto dimensions = [](std::vector<std::uint64_t> list) {
-    return [list = std::move(list)](GgufImage& image) { image.FindTensor(kQuery).dimensions = list; };
+    return
+        [list = std::move(list)](GgufImage& image) { image.FindTensor(kQuery).dimensions = list; };
   };
   const auto type = [](std::uint32_t number) {
     return [number](GgufImage& image) { image.FindTensor(kQuery).type = number; };
@@ -232,7 +249,8 @@ std::vector<Case> TensorCases() {
       {"tensor-name-too-long", "tensor 2 of", name(std::string(65, 'n'))},
       {"tensor-name-not-utf8", "tensor 2 of", name("blk\xc3")},
       {"tensor-name-unknown", "tensor 'blk.0.attn_q.bias'", name("blk.0.attn_q.bias")},
-      {"tensor-name-spelt-otherwise", "tensor 'blk.00.attn_q.weight'", name("blk.00.attn_q.weight")},
+      {"tensor-name-spelt-otherwise", "tensor 'blk.00.attn_q.weight'",
+       name("blk.00.attn_q.weight")},
       {"tensor-of-no-layer", "tensor 'blk.1.attn_q.weight'", name("blk.1.attn_q.weight")},
       {"tensor-of-layer-overflowing", "tensor 'blk.4294967296.attn_q.weight'",
        name("blk.4294967296.attn_q.weight")},
@@ -248,7 +266,8 @@ std::vector<Case> TensorCases() {
       {"dimension-0", kQueryItem, dimensions({32, 0})},
       {"dimension-wrong", kQueryItem, dimensions({32, 16})},
       {"dimensions-swapped-ranks", kQueryItem, dimensions({1024})},
-      {"shape-of-exabytes", kQueryItem, dimensions({std::uint64_t{1} << 30, std::uint64_t{1} << 30})},
+      {"shape-of-exabytes", kQueryItem,
+       dimensions({std::uint64_t{1} << 30, std::uint64_t{1} << 30})},
       {"shape-overflows", kQueryItem, dimensions({std::uint64_t{1} << 33, std::uint64_t{1} << 33})},
       {"shape-overflows-to-small", kQueryItem, dimensions({std::uint64_t{1} << 63, 2, 1024})},
       {"bytes-overflow", kQueryItem, dimensions({std::uint64_t{1} << 31, std::uint64_t{1} << 31})},
@@ -261,7 +280,8 @@ std::vector<Case> TensorCases() {
       {"offset-of-another", "overlaps", offset(0)},
       {"offset-overlapping", "overlaps",
        [](GgufImage& image) { image.FindTensor(kQuery).offset -= 32; }},
-      {"data-cut-off", "tensor", [](GgufImage& image) { image.data.resize(image.data.size() / 2); }},
+      {"data-cut-off", "tensor",
+       [](GgufImage& image) { image.data.resize(image.data.size() / 2); }},
       {"data-missing", "tensor", [](GgufImage& image) { image.data.clear(); }},
   };
 }
@@ -285,7 +305,8 @@ std::vector<DamagedModel> WriteDamagedGgufs(const std::string& directory) {
     WriteFile(path, bytes);
     models.push_back({"gguf-" + name, path, path, item});
   };
-  for (const auto& cases : {HeaderCases(), KeyCases(), ConfigCases(), TokenizerCases(), TensorCases()}) {
+  for (const auto& cases :
+       {HeaderCases(), KeyCases(), ConfigCases(), TokenizerCases(), TensorCases()}) {
     for (const Case& damaged : cases) {
       GgufImage image = GgufImage::Read(sound);
       damaged.damage(image);
@@ -297,8 +318,9 @@ std::vector<DamagedModel> WriteDamagedGgufs(const std::string& directory) {
     const std::size_t length = file.size() * static_cast<std::size_t>(i) / kCuts;
     add("truncated-at-" + std::to_string(length), " at byte ", file.substr(0, length));
   }
-  for (const std::size_t length : {std::size_t{3}, std::size_t{4}, std::size_t{7}, std::size_t{23}, std::size_t{24},
-                                   std::size_t{31}, std::size_t{40}, file.size() - 1}) {
+  for (const std::size_t length :
+       {std::size_t{3}, std::size_t{4}, std::size_t{7}, std::size_t{23}, std::size_t{24},
+        std::size_t{31}, std::size_t{40}, file.size() - 1}) {
     add("truncated-at-" + std::to_string(length), " at byte ", file.substr(0, length));
   }
   return models;

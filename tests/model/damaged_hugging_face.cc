@@ -30,7 +30,9 @@ std::function<void(std::string&)> Edit(std::function<void(Json&)> change) {
 }
 
 std::function<void(std::string&)> Set(const char* pointer, Json value) {
-  return Edit([pointer, value = std::move(value)](Json& json) { json[Json::json_pointer(pointer)] = value; });
+  return Edit([pointer, value = std::move(value)](Json& json) {
+    json[Json::json_pointer(pointer)] = value;
+  });
 }
 
 std::function<void(std::string&)> Cut(double share) {
@@ -58,31 +60,36 @@ std::vector<Case> ConfigCases() {
       {"nested-deeply", "JSON", Replace(Nested(100))},
       {"nested-very-deeply", "JSON", Replace(Nested(1000000))},
       {"number-too-large", "JSON", Replace("{\"model_type\": 1e999}")},
-      {"key-twice", "key 'model_type'", Replace(R"({"model_type": "llama", "model_type": "gpt2"})")},
+      {"key-twice", "key 'model_type'",
+       Replace(R"({"model_type": "llama", "model_type": "gpt2"})")},
       {"no-model-type", "key 'model_type'", Replace("{}")},
       {"model-type", "key 'model_type'", Set("/model_type", "mamba")},
-      {"architecture", "key 'architectures'", Set("/architectures", {"LlamaForSequenceClassification"})},
+      {"architecture", "key 'architectures'",
+       Set("/architectures", {"LlamaForSequenceClassification"})},
       {"layers-text", "key 'num_hidden_layers'", Set("/num_hidden_layers", "1")},
-      {"layers-0", "config", Set("/num_hidden_layers", 0)},
+      {"layers-0", "key 'num_hidden_layers'", Set("/num_hidden_layers", 0)},
       {"layers-negative", "key 'num_hidden_layers'", Set("/num_hidden_layers", -1)},
       {"layers-fraction", "key 'num_hidden_layers'", Set("/num_hidden_layers", 1.5)},
-      {"layers-huge", "config", Set("/num_hidden_layers", 0x7fffffff)},
-      {"layers-above-int", "key 'num_hidden_layers'", Set("/num_hidden_layers", std::uint64_t{1} << 40)},
+      {"layers-huge", "key 'num_hidden_layers'", Set("/num_hidden_layers", 0x7fffffff)},
+      {"layers-above-int", "key 'num_hidden_layers'",
+       Set("/num_hidden_layers", std::uint64_t{1} << 40)},
       {"no-hidden-size", "key 'hidden_size'", Set("/hidden_size", nullptr)},
-      {"kv-heads-do-not-divide", "config", Set("/num_key_value_heads", 3)},
-      {"kv-heads-0", "config", Set("/num_key_value_heads", 0)},
-      {"head-odd", "config", Set("/head_dim", 15)},
+      {"kv-heads-do-not-divide", "key 'num_key_value_heads'", Set("/num_key_value_heads", 3)},
+      {"kv-heads-0", "key 'num_key_value_heads'", Set("/num_key_value_heads", 0)},
+      {"head-odd", "key 'head_dim'", Set("/head_dim", 15)},
       {"heads-do-not-divide", "key 'num_attention_heads'", Edit([](Json& json) {
          json.erase("head_dim");
          json["num_attention_heads"] = 5;
        })},
-      {"epsilon-0", "config", Set("/rms_norm_eps", 0)},
-      {"rope-base-negative", "config", Set("/rope_theta", -10)},
+      {"epsilon-0", "key 'rms_norm_eps'", Set("/rms_norm_eps", 0)},
+      {"rope-base-negative", "key 'rope_theta'", Set("/rope_theta", -10)},
       {"attention-bias", "key 'attention_bias'", Set("/attention_bias", true)},
       {"mlp-bias", "key 'mlp_bias'", Set("/mlp_bias", true)},
       {"activation", "key 'hidden_act'", Set("/hidden_act", "gelu")},
-      {"rope-scaling", "key 'rope_scaling'", Set("/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}})},
-      {"rope-parameters", "key 'rope_parameters'", Set("/rope_parameters", {{"rope_type", "yarn"}})},
+      {"rope-scaling", "key 'rope_scaling'",
+       Set("/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}})},
+      {"rope-parameters", "key 'rope_parameters'",
+       Set("/rope_parameters", {{"rope_type", "yarn"}})},
       {"quantized", "key 'quantization_config'", Set("/quantization_config", {{"bits", 4}})},
       {"eos-outside", "key 'eos_token_id'", Set("/eos_token_id", {2, 300})},
   };
@@ -96,10 +103,12 @@ std::vector<Case> TokenizerCases() {
       {"normalizer", "key 'normalizer'", Set("/normalizer", {{"type", "NFC"}})},
       {"pre-tokenizer", "key 'pre_tokenizer'", Set("/pre_tokenizer", {{"type", "Metaspace"}})},
       {"no-pre-tokenizer", "key 'pre_tokenizer'", Set("/pre_tokenizer", nullptr)},
-      {"prefix-space", "key 'pre_tokenizer'", Set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true)},
+      {"prefix-space", "key 'pre_tokenizer'",
+       Set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true)},
       {"digits-in-groups", "key 'pre_tokenizer'",
        Set("/pre_tokenizer/pretokenizers/0/individual_digits", false)},
-      {"post-processor", "key 'post_processor'", Set("/post_processor", {{"type", "TemplateProcessing"}})},
+      {"post-processor", "key 'post_processor'",
+       Set("/post_processor", {{"type", "TemplateProcessing"}})},
       {"truncation", "key 'truncation'", Set("/truncation", {{"max_length", 5}})},
       {"decoder", "key 'decoder'", Set("/decoder", {{"type", "WordPiece"}})},
       {"dropout", "key 'dropout'", Set("/model/dropout", 0.1)},
@@ -143,8 +152,9 @@ constexpr char kQuery[] = "model.layers.0.self_attn.q_proj.weight";
 constexpr char kQueryItem[] = "tensor 'model.layers.0.self_attn.q_proj.weight'";
 
 std::function<void(std::string&)> SetInQuery(const char* key, Json value) {
-  return EditWeights(
-      [key, value = std::move(value)](Safetensors& weights) { weights.header[kQuery][key] = value; });
+  return EditWeights([key, value = std::move(value)](Safetensors& weights) {
+    weights.header[kQuery][key] = value;
+  });
 }
 
 std::function<void(std::string&)> Rename(const char* name) {
@@ -188,8 +198,9 @@ std::vector<Case> WeightCases() {
       {"header-nested-very-deeply", "JSON", Header(Nested(1000000))},
       {"tensor-twice", "key 'a'", Header(R"({"a": 1, "a": 2})")},
       {"entry-no-object", "tensor 'a'", Header(R"({"a": 1})")},
-      {"metadata-number", "key '__metadata__'",
-       EditWeights([](Safetensors& weights) { weights.header["__metadata__"] = {{"a", 1}}; })},
+      {"metadata-number", "key '__metadata__'", EditWeights([](Safetensors& weights) {
+         weights.header["__metadata__"] = {{"a", 1}};
+       })},
       {"cut-in-header", "header", Cut(0.02)},
       {"cut-in-data", "tensor", Cut(0.5)},
       {"last-byte-missing", "tensor", [](std::string& file) { file.pop_back(); }},
@@ -211,7 +222,8 @@ std::vector<Case> WeightCases() {
       {"range-of-three", kQueryItem, SetInQuery("data_offsets", {0, 1, 2})},
       {"range-backwards", kQueryItem, SetInQuery("data_offsets", {4096, 0})},
       {"range-beyond-the-file", kQueryItem, SetInQuery("data_offsets", {kBig, kBig + 4096})},
-      {"range-overflows", kQueryItem, SetInQuery("data_offsets", {~std::uint64_t{0} - 4095, ~std::uint64_t{0}})},
+      {"range-overflows", kQueryItem,
+       SetInQuery("data_offsets", {~std::uint64_t{0} - 4095, ~std::uint64_t{0}})},
       {"range-negative", kQueryItem, SetInQuery("data_offsets", {-4096, 0})},
       {"range-overlaps", "overlaps", SetInQuery("data_offsets", {4, 4100})},
       {"gap", "a gap of", EditWeights([](Safetensors& weights) {
@@ -237,7 +249,9 @@ std::vector<Case> WeightCases() {
 
 std::vector<Case> IndexCases() {
   const auto shard_of_norm = [](Json value) {
-    return Edit([value = std::move(value)](Json& json) { json["weight_map"]["model.norm.weight"] = value; });
+    return Edit([value = std::move(value)](Json& json) {
+      json["weight_map"]["model.norm.weight"] = value;
+    });
   };
   return {
       {"cut", "JSON", Cut(0.5)},
@@ -278,8 +292,8 @@ std::vector<DamagedModel> WriteDamagedHuggingFace(const std::string& directory) 
     models.push_back({"hf-" + name, path, path + "/" + file, item});
     return path + "/" + file;
   };
-  const auto add_all = [&](const std::string& prefix, const std::string& sound, const std::string& file,
-                           const std::vector<Case>& cases) {
+  const auto add_all = [&](const std::string& prefix, const std::string& sound,
+                           const std::string& file, const std::vector<Case>& cases) {
     for (const Case& damaged : cases) {
       const std::string path = add(prefix + "-" + damaged.name, sound, file, damaged.item);
       std::string bytes = ReadFile(path);

@@ -1,4 +1,5 @@
-// F45, B64: a model that breaks a rule ends in an error that names the file and the place, never in a crash.
+// F45, B64: a model that breaks a rule ends in an error that names the file and the place, never in
+// a crash.
 #include "tests/model/damaged_models.h"
 
 #include <fcntl.h>
@@ -51,8 +52,8 @@ TEST(DamagedHuggingFace, IsRefusedNamingFileAndPlace) {
   ExpectRefused(models);
 }
 
-// Opens the model and, if that works, reads all of it and tokenizes: an access out of bounds shows under the address
-// sanitizer.
+// Opens the model and, if that works, reads all of it and tokenizes: an access out of bounds shows
+// under the address sanitizer.
 void OpenAndUse(const std::string& path) {
   const auto opened = Checkpoint::Open(path);
   if (!opened.ok()) {
@@ -93,7 +94,9 @@ class ByteFlipper {
 
   std::size_t size() const { return bytes_.size(); }
 
-  void Flip(std::size_t offset, unsigned mask) { Write(offset, static_cast<char>(bytes_[offset] ^ mask)); }
+  void Flip(std::size_t offset, unsigned mask) {
+    Write(offset, static_cast<char>(bytes_[offset] ^ mask));
+  }
   void Restore(std::size_t offset) { Write(offset, bytes_[offset]); }
 
  private:
@@ -105,7 +108,8 @@ class ByteFlipper {
   const UniqueFd fd_;
 };
 
-// Every byte of the first `dense` and every 61st behind them, each with a mask that changes from byte to byte.
+// Every byte of the first `dense` and every 61st behind them, each with a mask that changes from
+// byte to byte.
 void FlipBytes(const std::string& file, std::size_t dense, const std::string& model) {
   constexpr std::size_t kSparse = 61;
   constexpr unsigned kMasks[] = {0xff, 0x80, 0x01, 0x20, 0x7f};
@@ -131,7 +135,8 @@ TEST(FlippedByte, NeverCrashesGguf) {
   const TemporaryDirectory directory;
   const std::string path = directory / "tiny.gguf";
   ASSERT_TRUE(WriteTinyGguf(kSmallest, path).ok());
-  // The tokens' text in the middle of the metadata is dull; the entries of the tensors behind it are not.
+  // The tokens' text in the middle of the metadata is dull; the entries of the tensors behind it
+  // are not.
   FlipBytes(path, ReadFile(path).rfind("output_norm.weight") + 100, path);
 }
 

@@ -1,5 +1,5 @@
-// Every stored type against a second decoder in double precision, written from the layout of the blocks and not from the
-// code under test: it computes one value at a time from its index.
+// Every stored type against a second decoder in double precision, written from the layout of the
+// blocks and not from the code under test: it computes one value at a time from its index.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,14 +30,17 @@ int BitsAt(const Bytes& block, std::size_t byte, int first_bit, int bits) {
   return block[byte] / (1 << first_bit) % (1 << bits);
 }
 
-int SignedAt(const Bytes& block, std::size_t at) { return block[at] < 128 ? block[at] : block[at] - 256; }
+int SignedAt(const Bytes& block, std::size_t at) {
+  return block[at] < 128 ? block[at] : block[at] - 256;
+}
 
 // The nibble of value `i` in 16 bytes that begin at `from`: the first 16 values in the low halves.
 int NibbleOf32(const Bytes& block, std::size_t from, std::size_t i) {
   return BitsAt(block, from + i % 16, i < 16 ? 0 : 4, 4);
 }
 
-// The 6-bit number `which` (0-7 scales, 8-15 minimums) of the 12 bytes behind the two halves of a K block.
+// The 6-bit number `which` (0-7 scales, 8-15 minimums) of the 12 bytes behind the two halves of a K
+// block.
 int SixBits(const Bytes& block, std::size_t which) {
   const std::size_t sub_block = which % 8;
   const bool is_minimum = which >= 8;
@@ -52,7 +55,8 @@ int SixBits(const Bytes& block, std::size_t which) {
 double Expected(ElementType type, const Bytes& block, std::size_t i) {
   switch (type) {
     case ElementType::kF32: {
-      const std::uint32_t bits = block[0] + 256U * block[1] + 65536U * block[2] + 16777216U * block[3];
+      const std::uint32_t bits =
+          block[0] + 256U * block[1] + 65536U * block[2] + 16777216U * block[3];
       const int exponent = static_cast<int>(bits >> 23 & 255);
       const double fraction = (bits & 0x7fffff) / 8388608.0;
       const double magnitude = exponent == 0 ? fraction * std::pow(2.0, -126)
@@ -81,7 +85,8 @@ double Expected(ElementType type, const Bytes& block, std::size_t i) {
     case ElementType::kQ5_K: {
       const std::size_t sub_block = i / 32;
       const std::size_t nibbles = type == ElementType::kQ4_K ? 16 : 48;
-      int quant = BitsAt(block, nibbles + sub_block / 2 * 32 + i % 32, sub_block % 2 == 0 ? 0 : 4, 4);
+      int quant =
+          BitsAt(block, nibbles + sub_block / 2 * 32 + i % 32, sub_block % 2 == 0 ? 0 : 4, 4);
       if (type == ElementType::kQ5_K) {
         quant += 16 * BitsAt(block, 16 + i % 32, static_cast<int>(sub_block), 1);
       }
@@ -100,7 +105,8 @@ double Expected(ElementType type, const Bytes& block, std::size_t i) {
   return NAN;
 }
 
-// Random blocks whose 16-bit scales are finite and of ordinary size, among them negative and subnormal ones.
+// Random blocks whose 16-bit scales are finite and of ordinary size, among them negative and
+// subnormal ones.
 Bytes RandomBlock(ElementType type, std::mt19937& random) {
   Bytes block(FormatOf(type).bytes);
   for (std::uint8_t& byte : block) {
@@ -108,7 +114,8 @@ Bytes RandomBlock(ElementType type, std::mt19937& random) {
   }
   const auto tame = [&](std::size_t at) {
     constexpr unsigned kExponents = 20;
-    block[at + 1] = static_cast<std::uint8_t>((random() % 2) << 7 | (random() % kExponents) << 2 | random() % 4);
+    block[at + 1] = static_cast<std::uint8_t>((random() % 2) << 7 | (random() % kExponents) << 2 |
+                                              random() % 4);
   };
   switch (type) {
     case ElementType::kF32:
@@ -205,7 +212,8 @@ TEST(Dequantize, KnowsGgufTypeNumbers) {
   }
 }
 
-// By hand: scale 2, minimum -3; the first byte has low nibble 5 (value 0) and high nibble 10 (value 16).
+// By hand: scale 2, minimum -3; the first byte has low nibble 5 (value 0) and high nibble 10 (value
+// 16).
 TEST(Dequantize, HandMadeQ4_1Block) {
   std::string block(20, '\0');
   block[1] = 0x40;

@@ -60,7 +60,10 @@ TEST_F(DetokenizerTest, FlushReplacesWhatNeverBecameACharacter) {
 
 TEST_F(DetokenizerTest, ReplacesMalformedBytesInside) {
   EXPECT_EQ(Stream({ByteToken(0xff), ByteToken('a'), ByteToken(0xe2), ByteToken('b')}),
-            (std::vector<std::string>{"\ufffd", "a", "", "\ufffd" "b", ""}));
+            (std::vector<std::string>{"\ufffd", "a", "",
+                                      "\ufffd"
+                                      "b",
+                                      ""}));
 }
 
 TEST_F(DetokenizerTest, ControlTokensGiveTextOnlyWhenKept) {
@@ -79,8 +82,9 @@ TEST_F(DetokenizerTest, DeltasAddUpToTheWholeText) {
     std::string bytes;
     for (unsigned length = random() % 40; length > 0; --length) {
       // Mostly the bytes of long characters, so that many are open and many are broken.
-      const TokenId id = random() % 4 == 0 ? TokenId(3U + static_cast<std::uint32_t>(random() % 509))
-                                           : ByteToken(static_cast<unsigned char>(0x80 + random() % 128));
+      const TokenId id = random() % 4 == 0
+                             ? TokenId(3U + static_cast<std::uint32_t>(random() % 509))
+                             : ByteToken(static_cast<unsigned char>(0x80 + random() % 128));
       ids.push_back(id);
       bytes.append(tokenizer_->TokenBytes(id));
     }

