@@ -28,7 +28,7 @@ LoadMark& LoadMark::operator=(LoadMark&& other) noexcept {
   return *this;
 }
 
-// All but the first five is guarded by the fleet's mutex.
+// All but the first five are guarded by the fleet's mutex.
 struct Fleet::Worker {
   v1::Role role = v1::ROLE_UNSPECIFIED;
   std::size_t number = 0;
@@ -37,6 +37,7 @@ struct Fleet::Worker {
   std::shared_ptr<WorkerLoad> load = std::make_shared<WorkerLoad>();
 
   bool polling = false;
+  bool asked = false;  // a first poll has ended, one way or the other
   TimePoint next_poll;
   bool alive = false;
   TimePoint last_answer;
@@ -159,6 +160,7 @@ TimePoint Fleet::NextEvent() const {
 void Fleet::OnAnswer(Worker& worker, absl::StatusOr<v1::WorkerDescription> answer) {
   absl::MutexLock lock(&mutex_);
   worker.polling = false;
+  worker.asked = true;
   --polls_under_way_;
   news_ = true;
   if (answer.ok()) {
@@ -241,8 +243,11 @@ void Fleet::UpdateLiveness(TimePoint now) {
 }
 
 bool Fleet::CanServe() const {
-  return std::any_of(decode_.begin(), decode_.end(),
-                     [](const std::unique_ptr<Worker>& worker) { return worker->usable(); });
+  const auto asked = [](const std::unique_ptr<Worker>& worker) { return worker->asked; };
+  const auto usable = [](const std::unique_ptr<Worker>& worker) { return worker->usable(); };
+  return std::all_of(decode_.begin(), decode_.end(), asked) &&
+         std::all_of(prefill_.begin(), prefill_.end(), asked) &&
+         std::any_of(decode_.begin(), decode_.end(), usable);
 }
 
 FleetView Fleet::View() const {

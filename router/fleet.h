@@ -69,7 +69,8 @@ class Fleet {
   ~Fleet();
 
   // Begins to poll. `can_serve` is called on the fleet's thread, first at once and then on every
-  // change of whether some decode worker may get requests.
+  // change of whether some decode worker may get requests. It is not true before every worker of
+  // the list has been asked once, so that the first long prompt finds the prefill workers.
   void Start(std::function<void(bool)> can_serve);
   // Begins no more polls; after it `can_serve` is not called any more. Any number of times, not
   // from `can_serve`.

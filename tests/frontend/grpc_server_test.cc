@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "frontend/admin_service.h"
+#include "tests/frontend/test_certificates.h"
 #include "tests/support/health_client.h"
-#include "tests/support/test_certificates.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/wait_until.h"
 

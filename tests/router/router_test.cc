@@ -42,8 +42,10 @@ class RouterTest : public testing::Test {
   }
 
   void StartRouter() {
+    std::vector<std::string> decode = more_decode_;
+    decode.insert(decode.begin(), decode_->address());
     router_ = *Router::Start(Model(), {.server = {.role = "router"},
-                                       .fleet = {.decode = {decode_->address()},
+                                       .fleet = {.decode = decode,
                                                  .prefill = {prefill_->address()},
                                                  .poll_interval = milliseconds(20),
                                                  .dead_after = milliseconds(500)}});
@@ -100,6 +102,7 @@ class RouterTest : public testing::Test {
 
   std::optional<FakeWorker> decode_;
   std::optional<FakeWorker> prefill_;
+  std::vector<std::string> more_decode_;
   std::unique_ptr<Router> router_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Completions::Stub> stub_;
@@ -325,6 +328,32 @@ TEST_F(RouterTest, AStopStringEndsTheWorkersCallAndKeepsThePath) {
   EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
   EXPECT_EQ(answer.response.timeline().transport(), "tcp");
   EXPECT_TRUE(WaitUntil([&] { return cancelled.load(); }));
+}
+
+// F4, F12: nothing has been streamed, another decode worker is there.
+TEST_F(RouterTest, ARequestIsMovedOnceToAnotherDecodeWorker) {
+  const FakeWorker::Script refuse = [](const v1::GenerateRequest&, grpc::ServerContext&,
+                                       grpc::ServerWriter<v1::GenerateEvent>&) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down");
+  };
+  decode_->script = refuse;
+  FakeWorker second(v1::ROLE_DECODE, IdentityOf(Model()));
+  second.script = FakeWorker::Answer({3 + 'o', 3 + 'k'}, Finished());
+  more_decode_ = {second.address()};
+  StartRouter();
+  ASSERT_TRUE(WaitUntil([this] {
+    const v1::StatusResponse status = Status();
+    return status.workers(0).problem().empty() && status.workers(1).problem().empty();
+  }));
+  for (int i = 0; i < 4; ++i) {
+    const Answer answer = Complete(Prompt(5));
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.response.timeline().decode_worker(), second.address());
+  }
+  EXPECT_GT(decode_->requests().size(), 0u);
+
+  second.script = refuse;
+  EXPECT_EQ(Complete(Prompt(5)).status.code(), absl::StatusCode::kUnavailable);
 }
 
 // T69: the counters sum to the requests.

@@ -1,4 +1,4 @@
-#include "tests/support/test_certificates.h"
+#include "tests/frontend/test_certificates.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "frontend/generator.h"
+#include "router/fleet.h"
+#include "router/route_policy.h"
+
+namespace baton {
+
+// One request on its way through the fleet: chooses a route, asks the decode worker, and asks
+// another one, once, when the first could not be reached or was shutting down and the client has
+// seen nothing of it yet.
+//
+// Cancel is thread-safe; the observer's calls come one at a time, from the attempt under way.
+class RoutedGeneration final : public Generation,
+                               public GenerationObserver,
+                               public std::enable_shared_from_this<RoutedGeneration> {
+ public:
+  // `fleet` must outlive the end of the generation.
+  RoutedGeneration(Fleet& fleet,
+                   const RouteOptions& options,
+                   GenerationJob job,
+                   std::shared_ptr<GenerationObserver> observer);
+
+  // The first attempt. Call once.
+  void Begin();
+
+  void Cancel() override;
+
+  // Of the attempt under way.
+  void OnProgress(const GenerationResult& so_far) override;
+  void OnToken(TokenId id) override;
+  void OnFinished(const GenerationResult& result) override;
+  void OnError(absl::Status status) override;
+
+ private:
+  // Asks a decode worker that has not been asked yet. Not OK, and nothing was started, when there
+  // is none.
+  absl::Status Try();
+  v1::GenerateRequest MakeRequest(const RouteDecision& decision) const;
+  bool cancelled() const;
+
+  Fleet& fleet_;
+  const RouteOptions options_;
+  const GenerationJob job_;
+
+  // Used by the attempt under way.
+  std::shared_ptr<GenerationObserver> observer_;  // null once it has heard the end
+  std::vector<std::size_t> tried_;                // decode workers, by number
+  bool seen_ = false;  // the observer has heard of a token or of progress
+  Duration route_{0};
+
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<Generation> attempt_ ABSL_GUARDED_BY(mutex_);  // shared with gRPC's call
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace baton
