@@ -1,0 +1,268 @@
+// Every path at its edges, on a tiny model: all lengths around blocks and the threshold, one token,
+// no token left to compute, many at once.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kvtransfer/inproc/inproc_transport.h"
+#include "tests/support/cluster.h"
+#include "tests/support/in_process_pair.h"
+#include "tests/support/reference_engine.h"
+#include "tests/support/wait_until.h"
+
+namespace baton {
+namespace {
+
+constexpr std::uint32_t kEndOfSequence = 2;
+constexpr v1::Path kBothPaths[] = {v1::PATH_COLOCATED, v1::PATH_DISAGGREGATED};
+
+// T25, T26, F29, F40.
+std::vector<std::size_t> EdgeLengths() {
+  std::vector<std::size_t> lengths = {100, 255, 256, 257, 511, 512, 513, 600};
+  for (std::size_t length = 1; length <= 64; ++length) {
+    lengths.push_back(length);
+  }
+  return lengths;
+}
+
+// One cluster for all tests: each leaves it idle.
+class PathEdgesTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    auto reference = ReferenceEngine::Start(TinyModel());
+    ASSERT_TRUE(reference.ok()) << reference.status();
+    reference_ = *std::move(reference);
+    auto cluster = Cluster::Start();
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+  }
+  static void TearDownTestSuite() {
+    cluster_.reset();
+    reference_.reset();
+  }
+
+  void SetUp() override { ASSERT_NE(cluster_, nullptr); }
+  void TearDown() override { EXPECT_TRUE(cluster_->WaitUntilIdle()); }
+
+  // The answer to `request` by `path`, which must equal the reference.
+  static v1::CompleteResponse CompleteBy(v1::Path path, v1::CompleteRequest request) {
+    request.set_path(path);
+    const absl::StatusOr<Tokens> expected = reference_->Generate(request);
+    const absl::StatusOr<v1::CompleteResponse> response = cluster_->client().Complete(request);
+    EXPECT_TRUE(expected.ok()) << expected.status();
+    EXPECT_TRUE(response.ok()) << response.status();
+    if (!expected.ok() || !response.ok()) {
+      return {};
+    }
+    EXPECT_EQ(TokensOf(*response), *expected);
+    EXPECT_EQ(response->timeline().path(), path);
+    return *response;
+  }
+
+  static std::unique_ptr<ReferenceEngine> reference_;
+  static std::unique_ptr<Cluster> cluster_;
+};
+
+std::unique_ptr<ReferenceEngine> PathEdgesTest::reference_;
+std::unique_ptr<Cluster> PathEdgesTest::cluster_;
+
+TEST_F(PathEdgesTest, EveryLengthByEveryPath) {
+  const auto hub = inproc::MakeHub();
+  const auto pair = InProcessPair::Start(
+      TinyModel(), {.prefill = inproc::MakeTransport(hub), .decode = inproc::MakeTransport(hub)});
+  ASSERT_TRUE(pair.ok()) << pair.status();
+  for (const std::size_t length : EdgeLengths()) {
+    SCOPED_TRACE(absl::StrCat("prompt tokens: ", length));
+    const v1::CompleteRequest request =
+        GreedyRequest(TinyPrompt(length, length), 20, v1::PATH_UNSPECIFIED);
+
+    const v1::CompleteResponse colocated = CompleteBy(v1::PATH_COLOCATED, request);
+    const v1::CompleteResponse split = CompleteBy(v1::PATH_DISAGGREGATED, request);
+    const auto in_process = (*pair)->Generate(request);
+
+    EXPECT_EQ(colocated.timeline().transport(), "");
+    EXPECT_EQ(split.timeline().transport(), "tcp");
+    EXPECT_EQ(split.timeline().prefill_worker(), cluster_->prefill().address());
+    EXPECT_EQ(split.usage().prompt_tokens(), length);
+    ASSERT_TRUE(in_process.ok()) << in_process.status();
+    EXPECT_EQ(in_process->tokens, TokensOf(split));
+    EXPECT_EQ(in_process->finished.transport(), "inproc");
+  }
+  EXPECT_TRUE(WaitUntil([&] { return (*pair)->IsIdle(); }, kPatience));
+}
+
+// T26: the rule counts the prompt's tokens, and 512 itself is split.
+TEST_F(PathEdgesTest, TheThresholdSplits) {
+  const std::pair<std::size_t, v1::RouteReason> expected[] = {
+      {1, v1::ROUTE_REASON_SHORT_PROMPT},
+      {511, v1::ROUTE_REASON_SHORT_PROMPT},
+      {512, v1::ROUTE_REASON_PREFILL_QUICKER},
+      {513, v1::ROUTE_REASON_PREFILL_QUICKER}};
+  for (const auto& [length, reason] : expected) {
+    SCOPED_TRACE(absl::StrCat("prompt tokens: ", length));
+    const auto response =
+        cluster_->client().Complete(GreedyRequest(TinyPrompt(1, length), 4, v1::PATH_UNSPECIFIED));
+
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_EQ(response->timeline().reason(), reason);
+    EXPECT_EQ(response->timeline().path(), reason == v1::ROUTE_REASON_SHORT_PROMPT
+                                               ? v1::PATH_COLOCATED
+                                               : v1::PATH_DISAGGREGATED);
+  }
+}
+
+// T22: the decode side computes nothing of a prompt that comes from the other side.
+TEST_F(PathEdgesTest, ASplitPromptIsComputedOnce) {
+  const v1::EngineLoad decode_before = cluster_->decode().Load();
+  const v1::EngineLoad prefill_before = cluster_->prefill().Load();
+
+  CompleteBy(v1::PATH_DISAGGREGATED, GreedyRequest(TinyPrompt(2, 1000), 8, v1::PATH_UNSPECIFIED));
+
+  EXPECT_TRUE(cluster_->WaitUntilIdle());
+  EXPECT_EQ(cluster_->decode().Load().prefilled_tokens(), decode_before.prefilled_tokens());
+  EXPECT_EQ(cluster_->prefill().Load().prefilled_tokens(),
+            prefill_before.prefilled_tokens() + 1000);
+}
+
+// T18, B42: one token asked for is one token, and nothing is moved for it.
+TEST_F(PathEdgesTest, OneAndTwoTokens) {
+  for (const std::uint32_t max_tokens : {1u, 2u}) {
+    for (const v1::Path path : kBothPaths) {
+      for (const std::size_t length : {1, 16, 17, 600}) {
+        SCOPED_TRACE(absl::StrCat(v1::Path_Name(path), ", max_tokens ", max_tokens,
+                                  ", prompt tokens: ", length));
+        const v1::CompleteResponse response =
+            CompleteBy(path, GreedyRequest(TinyPrompt(3, length), max_tokens, path));
+
+        EXPECT_EQ(response.usage().completion_tokens(), max_tokens);
+        EXPECT_EQ(response.choices(0).finish_reason(), v1::FINISH_REASON_LENGTH);
+        const bool moved = max_tokens > 1 && path == v1::PATH_DISAGGREGATED;
+        EXPECT_EQ(response.timeline().transport(), moved ? "tcp" : "");
+      }
+    }
+  }
+}
+
+TEST_F(PathEdgesTest, OneTokenMovesNoBytes) {
+  v1::CompleteRequest request = GreedyRequest(TinyPrompt(4, 600), 1, v1::PATH_DISAGGREGATED);
+  request.set_request_id("moves-nothing");
+
+  CompleteBy(v1::PATH_DISAGGREGATED, request);
+  ASSERT_TRUE(cluster_->WaitUntilIdle());
+
+  const std::string log = cluster_->prefill().process().ErrorOutput();
+  const std::size_t end = log.find("handoff.ended request=moves-nothing");
+  ASSERT_NE(end, std::string::npos);
+  const std::string line = log.substr(end, log.find('\n', end) - end);
+  EXPECT_NE(line.find(" bytes=0 "), std::string::npos) << line;
+}
+
+// T18: the first token may be the last of the text.
+TEST_F(PathEdgesTest, EndOfSequenceAsTheFirstToken) {
+  v1::CompleteRequest request = GreedyRequest(TinyPrompt(5, 600), 50, v1::PATH_UNSPECIFIED);
+  request.set_ignore_eos(false);
+  (*request.mutable_sampling()->mutable_logit_bias())[kEndOfSequence] = 1000;
+  for (const v1::Path path : kBothPaths) {
+    SCOPED_TRACE(v1::Path_Name(path));
+    const v1::CompleteResponse response = CompleteBy(path, request);
+
+    EXPECT_EQ(TokensOf(response), Tokens{kEndOfSequence});
+    EXPECT_EQ(response.choices(0).text(), "");
+    EXPECT_EQ(response.choices(0).finish_reason(), v1::FINISH_REASON_STOP);
+  }
+}
+
+TEST_F(PathEdgesTest, AStopTokenAsTheFirstToken) {
+  v1::CompleteRequest request = GreedyRequest(TinyPrompt(6, 600), 50, v1::PATH_UNSPECIFIED);
+  const absl::StatusOr<Tokens> free_running = reference_->Generate(request);
+  ASSERT_TRUE(free_running.ok());
+  request.add_stop_token_ids(free_running->front());
+  for (const v1::Path path : kBothPaths) {
+    SCOPED_TRACE(v1::Path_Name(path));
+    const v1::CompleteResponse response = CompleteBy(path, request);
+
+    EXPECT_EQ(TokensOf(response), Tokens{free_running->front()});
+    EXPECT_EQ(response.choices(0).finish_reason(), v1::FINISH_REASON_STOP);
+  }
+}
+
+// B43: the prefill side samples one token, whatever min_tokens says.
+TEST_F(PathEdgesTest, MinTokensOnBothPaths) {
+  v1::CompleteRequest request = GreedyRequest(TinyPrompt(7, 600), 50, v1::PATH_UNSPECIFIED);
+  request.set_ignore_eos(false);
+  request.set_min_tokens(10);
+  (*request.mutable_sampling()->mutable_logit_bias())[kEndOfSequence] = 1000;
+  for (const v1::Path path : kBothPaths) {
+    SCOPED_TRACE(v1::Path_Name(path));
+    const Tokens tokens = TokensOf(CompleteBy(path, request));
+
+    ASSERT_EQ(tokens.size(), 11u);
+    EXPECT_EQ(tokens.back(), kEndOfSequence);
+  }
+}
+
+// A stop string ends the text in the middle of decoding; the rest of the work must end with it.
+TEST_F(PathEdgesTest, AStopStringEndsBothPaths) {
+  v1::CompleteRequest request = GreedyRequest(TinyPrompt(8, 600), 4000, v1::PATH_DISAGGREGATED);
+  (*request.mutable_sampling()->mutable_logit_bias())[3 + 'q'] = 1000;
+  request.add_stop("qqq");
+  for (const v1::Path path : kBothPaths) {
+    SCOPED_TRACE(v1::Path_Name(path));
+    request.set_path(path);
+    const auto response = cluster_->client().Complete(request);
+
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_EQ(response->choices(0).stop_match(), "qqq");
+    EXPECT_EQ(response->choices(0).text(), "");
+    EXPECT_EQ(response->timeline().path(), path);
+    EXPECT_TRUE(cluster_->WaitUntilIdle(Promised(std::chrono::seconds(1))));
+  }
+}
+
+// The same seed gives the same text by every path, and another seed another one.
+TEST_F(PathEdgesTest, SeededSampling) {
+  v1::CompleteRequest request = GreedyRequest(TinyPrompt(9, 700), 40, v1::PATH_UNSPECIFIED);
+  request.mutable_sampling()->set_temperature(0.8f);
+  std::vector<Tokens> texts;
+  for (const std::uint64_t seed : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
+    request.mutable_sampling()->set_seed(seed);
+    texts.push_back(TokensOf(CompleteBy(v1::PATH_COLOCATED, request)));
+    EXPECT_EQ(TokensOf(CompleteBy(v1::PATH_DISAGGREGATED, request)), texts.back());
+  }
+  EXPECT_NE(texts[0], texts[1]);
+  EXPECT_NE(texts[0], texts[2]);
+}
+
+// B40: many handoffs at once, and none gets another's blocks or first token.
+TEST_F(PathEdgesTest, ManyAtOnce) {
+  constexpr std::uint64_t kPrompts = 32;
+  std::vector<Tokens> expected;
+  std::vector<std::unique_ptr<StreamedCompletion>> streams;
+  std::vector<v1::CompleteRequest> requests;
+  for (std::uint64_t seed = 0; seed < kPrompts; ++seed) {
+    requests.push_back(
+        GreedyRequest(TinyPrompt(100 + seed, 30 + 37 * seed), 24, kBothPaths[seed % 2]));
+    const absl::StatusOr<Tokens> tokens = reference_->Generate(requests.back());
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    expected.push_back(*tokens);
+  }
+
+  for (const v1::CompleteRequest& request : requests) {
+    streams.push_back(cluster_->client().Stream(request));
+  }
+
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("prompt ", i));
+    EXPECT_EQ(streams[i]->WaitForEnd(), absl::OkStatus());
+    EXPECT_EQ(streams[i]->tokens(), expected[i]);
+    EXPECT_EQ(streams[i]->timeline().path(), requests[i].path());
+  }
+}
+
+}  // namespace
+}  // namespace baton

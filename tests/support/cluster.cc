@@ -1,0 +1,166 @@
+#include "tests/support/cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "baton/v1/worker.grpc.pb.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "proto/status_conversion.h"
+#include "tests/support/wait_until.h"
+
+namespace baton {
+namespace {
+
+constexpr Duration kCallTimeout = std::chrono::seconds(5);
+
+template <typename Response, typename Call>
+absl::StatusOr<Response> Ask(Call call) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+  Response response;
+  const grpc::Status status = call(&context, &response);
+  if (!status.ok()) {
+    return FromGrpcStatus(status);
+  }
+  return response;
+}
+
+std::vector<std::string> Join(std::vector<std::string> first,
+                              const std::vector<std::string>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+}  // namespace
+
+ServerProcess::ServerProcess(std::string role, std::vector<std::string> flags)
+    : role_(std::move(role)),
+      flags_(std::move(flags)),
+      address_(absl::StrCat("127.0.0.1:", port_.number())),
+      channel_(MakeTestChannel(address_)) {
+  flags_.insert(flags_.end(), {"--listen", address_, "--log-level", "debug"});
+}
+
+absl::Status ServerProcess::Start() {
+  RETURN_IF_ERROR(Launch());
+  return AwaitReady();
+}
+
+absl::Status ServerProcess::Launch() {
+  process_.reset();
+  ASSIGN_OR_RETURN(process_, ChildProcess::Start(ProgramPath("baton-" + role_), flags_));
+  return absl::OkStatus();
+}
+
+absl::Status ServerProcess::AwaitReady() {
+  ASSIGN_OR_RETURN(const std::string line, process_->ReadLine(kPatience));
+  const std::string expected = absl::StrCat("ready ", role_, " grpc=", address_);
+  if (!line.starts_with(expected)) {
+    return absl::InternalError(absl::StrCat("not a ready line: ", line));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::WorkerDescription> ServerProcess::Describe() const {
+  return Ask<v1::WorkerDescription>(
+      [this](grpc::ClientContext* context, v1::WorkerDescription* response) {
+        return v1::Worker::NewStub(channel_)->Describe(context, {}, response);
+      });
+}
+
+v1::EngineLoad ServerProcess::Load() const {
+  const absl::StatusOr<v1::WorkerDescription> description = Describe();
+  return description.ok() ? description->load() : v1::EngineLoad();
+}
+
+bool ServerProcess::IsIdle() const {
+  const v1::EngineLoad load = Load();
+  return load.total_blocks() > 0 && load.free_blocks() == load.total_blocks() &&
+         load.waiting_sequences() == 0 && load.running_sequences() == 0 &&
+         load.open_handoffs() == 0 && load.quarantined_blocks() == 0;
+}
+
+absl::StatusOr<v1::StatusResponse> ServerProcess::Status() const {
+  return Ask<v1::StatusResponse>(
+      [this](grpc::ClientContext* context, v1::StatusResponse* response) {
+        return v1::Admin::NewStub(channel_)->Status(context, {}, response);
+      });
+}
+
+absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& options) {
+  std::unique_ptr<Cluster> cluster(new Cluster());
+  const std::vector<std::string> worker_flags = Join(
+      Join(options.model.Flags(), {"--kv-pool-size", options.kv_pool_size}), options.worker_flags);
+  cluster->decode_ = std::make_unique<ServerProcess>("decode", worker_flags);
+  std::vector<std::string> router_flags = Join(options.model.Flags(), options.router_flags);
+  router_flags = Join(std::move(router_flags), {"--decode", cluster->decode_->address()});
+  for (int i = 0; i < options.prefill_workers; ++i) {
+    cluster->prefill_.push_back(std::make_unique<ServerProcess>("prefill", worker_flags));
+    router_flags =
+        Join(std::move(router_flags), {"--prefill", cluster->prefill_.back()->address()});
+  }
+  cluster->router_ = std::make_unique<ServerProcess>("router", router_flags);
+  // They load at the same time; the router is ready once it has seen the decode worker.
+  RETURN_IF_ERROR(cluster->decode_->Launch());
+  for (const auto& prefill : cluster->prefill_) {
+    RETURN_IF_ERROR(prefill->Launch());
+  }
+  RETURN_IF_ERROR(cluster->router_->Launch());
+  RETURN_IF_ERROR(cluster->decode_->AwaitReady());
+  for (const auto& prefill : cluster->prefill_) {
+    RETURN_IF_ERROR(prefill->AwaitReady());
+  }
+  RETURN_IF_ERROR(cluster->router_->AwaitReady());
+  cluster->client_ = std::make_unique<CompletionsClient>(cluster->router_->address());
+  if (!cluster->WaitForUsableWorkers(1 + options.prefill_workers)) {
+    return absl::DeadlineExceededError("the router does not find its workers");
+  }
+  return cluster;
+}
+
+bool Cluster::WaitUntilIdle(std::chrono::milliseconds patience) const {
+  return WaitUntil(
+      [this] {
+        return decode_->IsIdle() &&
+               std::all_of(prefill_.begin(), prefill_.end(),
+                           [](const auto& worker) { return worker->IsIdle(); });
+      },
+      patience);
+}
+
+bool Cluster::WaitForUsableWorkers(int count, std::chrono::milliseconds patience) const {
+  return WaitUntil(
+      [this, count] {
+        const absl::StatusOr<v1::StatusResponse> status = router_->Status();
+        if (!status.ok()) {
+          return false;
+        }
+        int usable = 0;
+        for (const v1::WorkerStatus& worker : status->workers()) {
+          const bool is_usable = worker.alive() && worker.problem().empty();
+          if (is_usable && !IsKnown(worker)) {
+            return false;
+          }
+          usable += is_usable ? 1 : 0;
+        }
+        return usable == count;
+      },
+      patience);
+}
+
+bool Cluster::IsKnown(const v1::WorkerStatus& status) const {
+  const auto is_it = [&status](const ServerProcess& server) {
+    if (server.address() != status.address()) {
+      return false;
+    }
+    const absl::StatusOr<v1::WorkerDescription> now = server.Describe();
+    return now.ok() && now->instance_id() == status.description().instance_id();
+  };
+  return is_it(*decode_) || std::any_of(prefill_.begin(), prefill_.end(),
+                                        [&](const auto& worker) { return is_it(*worker); });
+}
+
+}  // namespace baton

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "baton/v1/worker.pb.h"
+#include "common/clock.h"
+#include "tests/support/completions_client.h"
+#include "tests/support/patience.h"
+#include "tests/support/process.h"
+#include "tests/support/reserved_port.h"
+#include "tests/support/test_models.h"
+
+namespace baton {
+
+// One of Baton's server programs, which may end and be started again at the same address.
+//
+// Not thread-safe: started, and therefore kept alive, by one thread (see ChildProcess).
+class ServerProcess {
+ public:
+  // `role` as in the ready line: "router", "prefill", "decode". Nothing runs before Launch.
+  ServerProcess(std::string role, std::vector<std::string> flags);
+
+  // Launch, and AwaitReady.
+  absl::Status Start();
+  // Starts the program; one that still runs is killed first.
+  absl::Status Launch();
+  // Waits for the ready line; the error says what the program has written.
+  absl::Status AwaitReady();
+
+  // REQUIRES: launched once.
+  ChildProcess& process() { return *process_; }
+  const std::string& address() const { return address_; }
+
+  // Of a worker; an error when it does not answer.
+  absl::StatusOr<v1::WorkerDescription> Describe() const;
+  // Of a worker that answers; else the zero load.
+  v1::EngineLoad Load() const;
+  // A worker that holds nothing: every block free, no sequence, no handoff. A dead one does not
+  // answer and is not.
+  bool IsIdle() const;
+  // Of the router, and of a worker about itself.
+  absl::StatusOr<v1::StatusResponse> Status() const;
+
+ private:
+  const std::string role_;
+  std::vector<std::string> flags_;
+  const ReservedPort port_;
+  const std::string address_;
+  const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs made from it
+  std::unique_ptr<ChildProcess> process_;
+};
+
+struct ClusterOptions {
+  TestModel model = TinyModel();
+  std::string kv_pool_size = "32MiB";
+  int prefill_workers = 1;
+  std::vector<std::string> worker_flags;
+  std::vector<std::string> router_flags;
+};
+
+// A decode worker, prefill workers and a router over them. Everything is killed by the destructor.
+//
+// Not thread-safe, as ServerProcess.
+class Cluster {
+ public:
+  // Ready: the router knows every worker.
+  static absl::StatusOr<std::unique_ptr<Cluster>> Start(const ClusterOptions& options = {});
+
+  ServerProcess& router() { return *router_; }
+  ServerProcess& decode() { return *decode_; }
+  ServerProcess& prefill(std::size_t number = 0) { return *prefill_[number]; }
+  // Of the router.
+  const CompletionsClient& client() const { return *client_; }
+
+  // True when, within `patience`, every worker is idle at once.
+  bool WaitUntilIdle(std::chrono::milliseconds patience = kPatience) const;
+  // Waits until the router would give requests to exactly this many workers, decode workers
+  // included, and knows the very processes that run now: a new one at an old address is another
+  // worker.
+  bool WaitForUsableWorkers(int count, std::chrono::milliseconds patience = kPatience) const;
+
+ private:
+  Cluster() = default;
+  bool IsKnown(const v1::WorkerStatus& status) const;
+
+  std::unique_ptr<ServerProcess> decode_;
+  std::vector<std::unique_ptr<ServerProcess>> prefill_;
+  std::unique_ptr<ServerProcess> router_;
+  std::unique_ptr<CompletionsClient> client_;
+};
+
+}  // namespace baton
