@@ -26,6 +26,19 @@ ucx::TransportOptions ListenOptions(const std::string& host_port, const std::str
   return {.listen_host = host, .port = port, .advertise_host = advertise_host};
 }
 
+struct TransportChoice {
+  std::string name;
+  std::string reason;
+};
+
+// The one place that decides how KV blocks leave this worker. `asked` is a checked --kv-transport.
+TransportChoice ChooseTransport(const std::string& asked) {
+  if (asked == "auto") {
+    return {.name = "tcp", .reason = "the only transport of this version: active messages over what UCX finds"};
+  }
+  return {.name = asked, .reason = "asked for by --kv-transport"};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags, v1::Role role) {
@@ -33,7 +46,9 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags
   LogEvent(LogLevel::kInfo, "model.opening", {{"path", path}});
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path, flags.server.cache));
   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateCpuBackend(MakeCpuOptions(flags)));
-  return WorkerCore::Create({.role = role, .engine = MakeEngineOptions(flags)},
+  const TransportChoice choice = ChooseTransport(flags.kv_transport);
+  LogEvent(LogLevel::kInfo, "transport.chosen", {{"transport", choice.name}, {"reason", choice.reason}});
+  return WorkerCore::Create({.role = role, .engine = MakeEngineOptions(flags), .transport = choice.name},
                             std::move(checkpoint),
                             std::move(backend),
                             ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host)));

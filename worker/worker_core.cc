@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
                                                                std::unique_ptr<Backend> backend,
                                                                TransportFactory transport) {
   std::unique_ptr<WorkerCore> core(
-      new WorkerCore(options.role, std::move(checkpoint), std::move(backend)));
+      new WorkerCore(options, std::move(checkpoint), std::move(backend)));
   const TimePoint begin = Clock::System().Now();
   ASSIGN_OR_RETURN(core->engine_,
                    Engine::Create(options.engine, *core->checkpoint_, *core->backend_));
@@ -63,7 +63,7 @@ v1::WorkerDescription WorkerCore::Describe() const {
   description.set_model(checkpoint_->config().name);
   description.set_context_tokens(static_cast<std::uint32_t>(checkpoint_->config().context_tokens));
   description.set_kv_address(transfer_->address());
-  description.set_transport("tcp");
+  description.set_transport(transport_);
   description.set_draining(draining_.load());
   const EngineLoad load = engine_->load();
   const TransferStats transfer = transfer_->stats();

@@ -21,6 +21,7 @@ struct WorkerOptions {
   v1::Role role = v1::ROLE_UNSPECIFIED;
   EngineOptions engine;
   TransferTimes transfer_times;
+  std::string transport;  // name of what `transport` makes, for descriptions
 };
 
 // What a prefill and a decode worker have in common: one model on one backend in one engine, and the service that hands
@@ -51,10 +52,14 @@ class WorkerCore {
   v1::StatusResponse Status(const std::string& address) const;
 
  private:
-  WorkerCore(v1::Role role, std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<Backend> backend)
-      : role_(role), checkpoint_(std::move(checkpoint)), backend_(std::move(backend)) {}
+  WorkerCore(const WorkerOptions& options, std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<Backend> backend)
+      : role_(options.role),
+        transport_(options.transport),
+        checkpoint_(std::move(checkpoint)),
+        backend_(std::move(backend)) {}
 
   const v1::Role role_;
+  const std::string transport_;
   const InstanceId instance_ = InstanceId::Make();
   const TimePoint started_ = Clock::System().Now();
   const std::unique_ptr<Checkpoint> checkpoint_;

@@ -79,7 +79,7 @@ inline std::unique_ptr<WorkerCore> MakeCore(const std::string& model_file,
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   auto backend = CreateCpuBackend({});
   EXPECT_TRUE(backend.ok()) << backend.status();
-  auto core = WorkerCore::Create({.role = role, .engine = {.kv_pool_bytes = kv_pool_bytes}},
+  auto core = WorkerCore::Create({.role = role, .engine = {.kv_pool_bytes = kv_pool_bytes}, .transport = "inproc"},
                                  *std::move(checkpoint),
                                  *std::move(backend),
                                  std::move(transport));
