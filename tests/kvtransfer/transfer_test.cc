@@ -218,9 +218,9 @@ TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
       [](HandoffId) {},  // as soon as posted
       [&](HandoffId) { ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 1; })); },
       [&](HandoffId id) {
+        const std::uint64_t before = decode.service->stats().messages_received;
         ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
         prefill.service->MarkReady(id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
-        const std::uint64_t before = decode.service->stats().messages_received;
         ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > before; }));
       },
       [&](HandoffId id) {
@@ -267,9 +267,9 @@ TEST_P(Transfer, PrefillSideMayWithdrawInEveryState) {
     const HandoffId id = HandoffId::Make();
     ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
     if (state > 0) {
+      const std::uint64_t before = decode.service->stats().messages_received;
       ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(20, 64, 11))).ok());
       prefill.service->MarkReady(id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
-      const std::uint64_t before = decode.service->stats().messages_received;
       ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > before; }));
     }
     const absl::Status why = state == 2 ? absl::CancelledError("client left") : absl::InternalError("engine failed");
