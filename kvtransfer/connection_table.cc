@@ -13,7 +13,8 @@ ConnectionTable::ConnectionTable(const TransferOptions& options,
                                  Observer& observer)
     : options_(options), transport_(transport), stats_(stats), observer_(observer) {}
 
-absl::StatusOr<Connection*> ConnectionTable::Reach(const std::string& address, InstanceId instance) {
+absl::StatusOr<Connection*> ConnectionTable::Reach(const std::string& address,
+                                                   InstanceId instance) {
   for (auto& [peer, connection] : connections_) {
     if (connection->outgoing && connection->state != ConnectionState::kClosing &&
         connection->instance == instance && connection->address == address) {
@@ -23,7 +24,8 @@ absl::StatusOr<Connection*> ConnectionTable::Reach(const std::string& address, I
   const TimePoint now = Now();
   if (const auto pause = pauses_.find(Target(address, instance));
       pause != pauses_.end() && now < pause->second.until) {
-    return absl::UnavailableError(absl::StrCat("peer at ", address, " could not be reached a moment ago"));
+    return absl::UnavailableError(
+        absl::StrCat("peer at ", address, " could not be reached a moment ago"));
   }
   ++stats_.connects;
   absl::StatusOr<PeerId> peer = transport_.Connect(address);
@@ -65,8 +67,8 @@ void ConnectionTable::SendControl(PeerId peer, const wire::Message& message) {
   if (Find(peer) == nullptr) {
     return;
   }
-  const absl::Status sent =
-      transport_.Send(peer, {.header = wire::Encode(message), .payload = {}, .token = kControlToken});
+  const absl::Status sent = transport_.Send(
+      peer, {.header = wire::Encode(message), .payload = {}, .token = kControlToken});
   if (sent.ok()) {
     ++controls_in_flight_;
   } else {
@@ -107,7 +109,9 @@ void ConnectionTable::CloseAll(const absl::Status& why) {
   }
 }
 
-void ConnectionTable::OnAccepted(PeerId peer) { Add(peer); }
+void ConnectionTable::OnAccepted(PeerId peer) {
+  Add(peer);
+}
 
 void ConnectionTable::OnClosed(PeerId peer, const absl::Status& why) {
   if (Connection* connection = Find(peer)) {
@@ -127,9 +131,9 @@ bool ConnectionTable::OnHello(Connection& connection, const wire::Hello& hello) 
     return false;
   }
   if (hello.layout_fingerprint != options_.layout_fingerprint) {
-    Refuse(connection, absl::FailedPreconditionError(
-                           absl::StrCat("layout fingerprint: ours ", ToHex(options_.layout_fingerprint),
-                                        ", theirs ", ToHex(hello.layout_fingerprint))));
+    Refuse(connection, absl::FailedPreconditionError(absl::StrCat(
+                           "layout fingerprint: ours ", ToHex(options_.layout_fingerprint),
+                           ", theirs ", ToHex(hello.layout_fingerprint))));
     return true;
   }
   connection.instance = hello.instance;
@@ -147,13 +151,15 @@ bool ConnectionTable::OnWelcome(Connection& connection, const wire::Welcome& wel
   for (auto& [peer, other] : connections_) {
     if (other->outgoing && other->state == ConnectionState::kReady &&
         other->address == connection.address && other->instance != welcome.instance) {
-      Close(peer, absl::UnavailableError(absl::StrCat("peer at ", other->address, " was restarted")));
+      Close(peer,
+            absl::UnavailableError(absl::StrCat("peer at ", other->address, " was restarted")));
     }
   }
   if (welcome.instance != connection.instance) {
-    Close(connection.peer, absl::UnavailableError(absl::StrCat(
-                               "peer at ", connection.address, " is instance ", welcome.instance.ToString(),
-                               ", not ", connection.instance.ToString())));
+    Close(connection.peer,
+          absl::UnavailableError(absl::StrCat("peer at ", connection.address, " is instance ",
+                                              welcome.instance.ToString(), ", not ",
+                                              connection.instance.ToString())));
     return true;
   }
   if (welcome.layout_fingerprint != options_.layout_fingerprint) {
@@ -188,8 +194,8 @@ void ConnectionTable::Tick(TimePoint now) {
     }
     if (connection->state == ConnectionState::kGreeting) {
       if (now >= connection->greeting_deadline) {
-        Close(peer, absl::UnavailableError(absl::StrCat("no welcome from the peer at ", connection->address,
-                                                        " in time")));
+        Close(peer, absl::UnavailableError(absl::StrCat("no welcome from the peer at ",
+                                                        connection->address, " in time")));
       }
     } else if (connection->open_handoffs > 0) {
       CheckSilence(*connection, now);
@@ -220,7 +226,8 @@ Connection& ConnectionTable::Add(PeerId peer) {
 void ConnectionTable::Lose(Connection& connection, const absl::Status& why) {
   if (connection.outgoing && connection.state == ConnectionState::kGreeting) {
     Pause& pause = pauses_[Target(connection.address, connection.instance)];
-    pause.length = std::clamp(pause.length * 2, options_.times.reconnect_min, options_.times.reconnect_max);
+    pause.length =
+        std::clamp(pause.length * 2, options_.times.reconnect_min, options_.times.reconnect_max);
     pause.until = Now() + pause.length;
   }
   LogEvent(connection.open_handoffs > 0 ? LogLevel::kWarn : LogLevel::kInfo, "peer.lost",
@@ -236,8 +243,8 @@ void ConnectionTable::Lose(Connection& connection, const absl::Status& why) {
 // The refused side closes, once it has read why; the greeting deadline closes if it does not.
 void ConnectionTable::Refuse(Connection& connection, const absl::Status& why) {
   LogEvent(LogLevel::kWarn, "peer.refused", {{"why", why}});
-  SendControl(connection.peer,
-              wire::Error{.code = static_cast<std::uint16_t>(why.code()), .text = std::string(why.message())});
+  SendControl(connection.peer, wire::Error{.code = static_cast<std::uint16_t>(why.code()),
+                                           .text = std::string(why.message())});
 }
 
 void ConnectionTable::CheckSilence(Connection& connection, TimePoint now) {
@@ -245,7 +252,8 @@ void ConnectionTable::CheckSilence(Connection& connection, TimePoint now) {
   if (silence >= options_.times.dead) {
     Close(connection.peer,
           absl::UnavailableError(absl::StrCat(
-              "peer silent for ", std::chrono::duration_cast<std::chrono::milliseconds>(silence).count(), " ms")));
+              "peer silent for ",
+              std::chrono::duration_cast<std::chrono::milliseconds>(silence).count(), " ms")));
     return;
   }
   if (silence >= options_.times.suspect && !connection.suspect) {
@@ -257,9 +265,10 @@ void ConnectionTable::CheckSilence(Connection& connection, TimePoint now) {
     std::vector<HandoffId> leases = observer_.LeasesToRenew(connection.peer);
     do {
       const auto count = std::min<std::size_t>(leases.size(), wire::kMaxRenewals);
-      SendControl(connection.peer,
-                  wire::Ping{.sequence = next_ping_++, .renewed = {leases.end() - static_cast<std::ptrdiff_t>(count),
-                                                                  leases.end()}});
+      SendControl(
+          connection.peer,
+          wire::Ping{.sequence = next_ping_++,
+                     .renewed = {leases.end() - static_cast<std::ptrdiff_t>(count), leases.end()}});
       leases.resize(leases.size() - count);
     } while (!leases.empty());
   }

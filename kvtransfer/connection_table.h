@@ -17,7 +17,7 @@ namespace baton {
 enum class ConnectionState : std::uint8_t {
   kGreeting,  // no welcome yet
   kReady,
-  kClosing,   // torn down here or there; memory may still be in use
+  kClosing,  // torn down here or there; memory may still be in use
 };
 
 struct Connection {
@@ -36,8 +36,9 @@ struct Connection {
 
 // Who talks to us and whom we talk to: greetings, heartbeats, the death of peers.
 //
-// A peer is one run of one process, so outgoing connections are found by address and instance: a process restarted at
-// the same address is another peer, and its welcome voids what is left of the old one.
+// A peer is one run of one process, so outgoing connections are found by address and instance: a
+// process restarted at the same address is another peer, and its welcome voids what is left of the
+// old one.
 //
 // Not thread-safe: used only by the transfer thread.
 class ConnectionTable {
@@ -55,10 +56,13 @@ class ConnectionTable {
   };
 
   // All four outlive the table.
-  ConnectionTable(const TransferOptions& options, Transport& transport, TransferStats& stats, Observer& observer);
+  ConnectionTable(const TransferOptions& options,
+                  Transport& transport,
+                  TransferStats& stats,
+                  Observer& observer);
 
-  // The connection to `instance` at `address`, made now if there is none; it may still be greeting. UNAVAILABLE right
-  // after a failed attempt.
+  // The connection to `instance` at `address`, made now if there is none; it may still be greeting.
+  // UNAVAILABLE right after a failed attempt.
   absl::StatusOr<Connection*> Reach(const std::string& address, InstanceId instance);
   // nullptr when unknown or closing.
   Connection* Find(PeerId peer);

@@ -21,7 +21,9 @@ void MustMove(State& state, State next) {
   }
 }
 
-LayerRange LayersOf(const wire::Data& data) { return {data.first_layer, data.layer_count}; }
+LayerRange LayersOf(const wire::Data& data) {
+  return {data.first_layer, data.layer_count};
+}
 
 }  // namespace
 
@@ -35,15 +37,17 @@ void HandoffFetcher::Start(FetchRequest request) {
   const HandoffId id = request.id;
   if (fetches_.contains(id)) {
     request.pin.reset();
-    request.sink->OnFailed(id, absl::AlreadyExistsError(absl::StrCat("handoff ", id.ToString(), " is open")), {});
+    request.sink->OnFailed(
+        id, absl::AlreadyExistsError(absl::StrCat("handoff ", id.ToString(), " is open")), {});
     return;
   }
   auto owned = std::make_unique<Entry>();
   Entry& entry = *owned;
   entry.request = std::move(request);
   // Ascending source indices make short lists of runs for the fetch.
-  std::sort(entry.request.blocks.begin(), entry.request.blocks.end(),
-            [](const BlockMapping& a, const BlockMapping& b) { return a.source_index < b.source_index; });
+  std::sort(
+      entry.request.blocks.begin(), entry.request.blocks.end(),
+      [](const BlockMapping& a, const BlockMapping& b) { return a.source_index < b.source_index; });
   const std::size_t blocks = entry.request.blocks.size();
   for (std::size_t i = 0; i < blocks; ++i) {
     entry.position[static_cast<std::uint32_t>(entry.request.blocks[i].source_index)] = i;
@@ -115,7 +119,8 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
   return plan;
 }
 
-std::optional<DropReason> HandoffFetcher::OnComplete(const Connection& connection, const wire::Complete& complete) {
+std::optional<DropReason> HandoffFetcher::OnComplete(const Connection& connection,
+                                                     const wire::Complete& complete) {
   Entry* entry = FindOpen(complete.handoff);
   if (entry == nullptr) {
     return DropReason::kUnknownHandoff;
@@ -133,7 +138,8 @@ std::optional<DropReason> HandoffFetcher::OnComplete(const Connection& connectio
   return std::nullopt;
 }
 
-std::optional<DropReason> HandoffFetcher::OnError(const Connection& connection, const wire::Error& error) {
+std::optional<DropReason> HandoffFetcher::OnError(const Connection& connection,
+                                                  const wire::Error& error) {
   Entry* entry = FindOpen(error.handoff);
   if (entry == nullptr) {
     return DropReason::kUnknownHandoff;
@@ -218,7 +224,8 @@ void HandoffFetcher::Tick(TimePoint now) {
   std::vector<HandoffId> late;
   for (const auto& [id, entry] : fetches_) {
     if (entry->ended() && now >= entry->let_go_deadline) {
-      connections_.Close(*entry->source, absl::UnavailableError("peer does not finish what it began to send"));
+      connections_.Close(*entry->source,
+                         absl::UnavailableError("peer does not finish what it began to send"));
     } else if (!entry->ended() && now >= entry->request.deadline) {
       late.push_back(id);
     }
@@ -302,7 +309,9 @@ std::optional<DropReason> HandoffFetcher::CheckPieces(const Entry& entry,
 }
 
 // REQUIRES: `source_index` is wanted and `layers` lie in the layout.
-std::span<std::byte> HandoffFetcher::Piece(const Entry& entry, std::uint32_t source_index, LayerRange layers) const {
+std::span<std::byte> HandoffFetcher::Piece(const Entry& entry,
+                                           std::uint32_t source_index,
+                                           LayerRange layers) const {
   const KvLayout& layout = options_.pool.layout;
   const BlockId block = entry.request.blocks[entry.position.at(source_index)].destination;
   return {options_.pool.base + block.value() * layout.block_bytes() +
@@ -391,9 +400,10 @@ void HandoffFetcher::Land(Entry& entry) {
 void HandoffFetcher::Fail(Entry& entry, const absl::Status& why) {
   const HandoffId id = entry.request.id;
   if (entry.source) {
-    connections_.SendControl(*entry.source, wire::Cancel{.handoff = id,
-                                                         .epoch = entry.request.epoch,
-                                                         .code = static_cast<std::uint16_t>(why.code())});
+    connections_.SendControl(*entry.source,
+                             wire::Cancel{.handoff = id,
+                                          .epoch = entry.request.epoch,
+                                          .code = static_cast<std::uint16_t>(why.code())});
     connections_.RemoveHandoff(*entry.source);
   }
   MustMove(entry.state, absl::IsCancelled(why) ? State::kCancelled : State::kFailed);

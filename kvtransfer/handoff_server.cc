@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
 #include "common/crc32c.h"
 #include "common/log.h"
 
@@ -27,22 +26,20 @@ void MustMove(State& state, State next) {
 HandoffServer::HandoffServer(const TransferOptions& options,
                              ConnectionTable& connections,
                              TransferStats& stats)
-    : options_(options), connections_(connections), stats_(stats) {}
+    : options_(options), connections_(connections), stats_(stats), over_(kRememberedEnds) {}
 
 void HandoffServer::Offer(OfferRequest request) {
   const HandoffId id = request.id;
-  if (offers_.contains(id) || over_.contains(id)) {
+  if (offers_.contains(id) || over_.Contains(id)) {
     const absl::Status why =
-        over_.contains(id) ? absl::CancelledError(absl::StrCat("handoff ", id.ToString(), " is over"))
-                           : absl::AlreadyExistsError(absl::StrCat("handoff ", id.ToString(), " is open"));
+        over_.Contains(id)
+            ? absl::CancelledError(absl::StrCat("handoff ", id.ToString(), " is over"))
+            : absl::AlreadyExistsError(absl::StrCat("handoff ", id.ToString(), " is open"));
     request.pin.reset();
-    request.sink->OnEnd(id, over_.contains(id) ? State::kCancelled : State::kFailed, why, {});
+    request.sink->OnEnd(id, over_.Contains(id) ? State::kCancelled : State::kFailed, why, {});
     return;
   }
-  auto entry = std::make_unique<Entry>();
-  entry->request = std::move(request);
-  entry->ready.resize(entry->request.blocks.size());
-  entry->unsent.resize(entry->request.blocks.size());
+  auto entry = std::make_unique<Entry>(std::move(request), options_.pool.layout);
   entry->lease_deadline = Now() + options_.times.lease;
   MustMove(entry->state, State::kComputing);
   Entry& added = *entry;
@@ -65,20 +62,8 @@ void HandoffServer::Offer(OfferRequest request) {
 }
 
 void HandoffServer::MarkReady(HandoffId id, const ReadyRange& range) {
-  Entry* entry = FindOpen(id);
-  if (entry == nullptr) {
-    return;
-  }
-  const int blocks = static_cast<int>(entry->ready.size());
-  BATON_CHECK(range.first_block >= 0 && range.block_count >= 0 &&
-              range.block_count <= blocks - range.first_block && range.first_layer >= 0 &&
-              range.layer_count >= 0 &&
-              range.layer_count <= options_.pool.layout.layers - range.first_layer);
-  const LayerSet layers({range.first_layer, range.layer_count});
-  for (int block = range.first_block; block < range.first_block + range.block_count; ++block) {
-    const auto i = static_cast<std::size_t>(block);
-    entry->sendable_pieces += ((layers - entry->ready[i]) & entry->unsent[i]).Count();
-    entry->ready[i] |= layers;
+  if (Entry* entry = FindOpen(id)) {
+    entry->pieces.MarkReady(range);
   }
 }
 
@@ -101,11 +86,12 @@ void HandoffServer::Withdraw(HandoffId id, const absl::Status& why) {
 
 std::optional<DropReason> HandoffServer::OnFetch(Connection& connection, const wire::Fetch& fetch) {
   const auto found = offers_.find(fetch.handoff);
-  if (over_.contains(fetch.handoff) || (found != offers_.end() && found->second->ended())) {
+  if (over_.Contains(fetch.handoff) || (found != offers_.end() && found->second->ended())) {
     SayError(connection.peer, fetch.handoff, fetch.epoch, absl::AbortedError("handoff is over"));
     return DropReason::kUnknownHandoff;
   }
-  return found == offers_.end() ? Park(connection, fetch) : Serve(*found->second, connection, fetch);
+  return found == offers_.end() ? Park(connection, fetch)
+                                : Serve(*found->second, connection, fetch);
 }
 
 std::optional<DropReason> HandoffServer::OnAck(const Connection& connection, const wire::Ack& ack) {
@@ -116,10 +102,11 @@ std::optional<DropReason> HandoffServer::OnAck(const Connection& connection, con
   if (const auto refused = Admit(*entry, connection, ack.epoch)) {
     return refused;
   }
-  if (entry->unsent_pieces > 0 || entry->round_messages == 0) {
+  if (!entry->pieces.all_sent() || entry->round_messages == 0) {
     return DropReason::kUnexpected;
   }
-  // The peer has all it wanted; that the engine or our own last report is behind changes nothing for the handoff.
+  // The peer has all it wanted; that the engine or our own last report is behind changes nothing
+  // for the handoff.
   if (entry->state == State::kComputing) {
     MustMove(entry->state, State::kServing);
   }
@@ -130,7 +117,8 @@ std::optional<DropReason> HandoffServer::OnAck(const Connection& connection, con
   return std::nullopt;
 }
 
-std::optional<DropReason> HandoffServer::OnCancel(const Connection& connection, const wire::Cancel& cancel) {
+std::optional<DropReason> HandoffServer::OnCancel(const Connection& connection,
+                                                  const wire::Cancel& cancel) {
   if (const auto parked = parked_.find(cancel.handoff); parked != parked_.end()) {
     if (parked->second.peer != connection.peer) {
       return DropReason::kWrongPeer;
@@ -138,13 +126,13 @@ std::optional<DropReason> HandoffServer::OnCancel(const Connection& connection, 
     parked_.erase(parked);
     stats_.parked_fetches = static_cast<int>(parked_.size());
     connections_.RemoveHandoff(connection.peer);
-    Remember(cancel.handoff);
+    over_.Insert(cancel.handoff);
     return std::nullopt;
   }
   Entry* entry = FindOpen(cancel.handoff);
   if (entry == nullptr) {
     if (!offers_.contains(cancel.handoff)) {
-      Remember(cancel.handoff);  // its offer may be on the way
+      over_.Insert(cancel.handoff);  // its offer may be on the way
     }
     return DropReason::kUnknownHandoff;
   }
@@ -221,7 +209,8 @@ void HandoffServer::Tick(TimePoint now) {
     if (!entry->ended() && now >= entry->lease_deadline) {
       expired.push_back(id);
     } else if (entry->ended() && now >= entry->let_go_deadline && entry->reader) {
-      connections_.Close(*entry->reader, absl::UnavailableError("peer does not take what it asked for"));
+      connections_.Close(*entry->reader,
+                         absl::UnavailableError("peer does not take what it asked for"));
     }
   }
   for (const HandoffId& id : expired) {
@@ -296,14 +285,17 @@ std::optional<DropReason> HandoffServer::Park(Connection& connection, const wire
   return std::nullopt;
 }
 
-std::optional<DropReason> HandoffServer::CheckFetch(const Entry& entry, const wire::Fetch& fetch) const {
+std::optional<DropReason> HandoffServer::CheckFetch(const Entry& entry,
+                                                    const wire::Fetch& fetch) const {
   const auto layers = static_cast<std::uint32_t>(options_.pool.layout.layers);
   if (fetch.layer_count == 0 || std::uint32_t{fetch.first_layer} + fetch.layer_count > layers) {
     return DropReason::kBadLayers;
   }
-  std::uint64_t end = 0;  // runs ascend and do not touch an earlier one, so no block is asked for twice
+  // Runs ascend and none reaches into an earlier one, so no block is asked for twice.
+  std::uint64_t end = 0;
   for (const wire::BlockRun& run : fetch.blocks) {
-    if (run.count == 0 || run.first < end || std::uint64_t{run.first} + run.count > entry.ready.size()) {
+    if (run.count == 0 || run.first < end ||
+        std::uint64_t{run.first} + run.count > entry.pieces.blocks()) {
       return DropReason::kBadBlocks;
     }
     end = std::uint64_t{run.first} + run.count;
@@ -311,7 +303,9 @@ std::optional<DropReason> HandoffServer::CheckFetch(const Entry& entry, const wi
   return fetch.blocks.empty() ? std::optional(DropReason::kBadBlocks) : std::nullopt;
 }
 
-std::optional<DropReason> HandoffServer::Serve(Entry& entry, Connection& connection, const wire::Fetch& fetch) {
+std::optional<DropReason> HandoffServer::Serve(Entry& entry,
+                                               Connection& connection,
+                                               const wire::Fetch& fetch) {
   if (const auto refused = Admit(entry, connection, fetch.epoch)) {
     if (*refused == DropReason::kWrongEpoch) {
       SayError(connection.peer, fetch.handoff, fetch.epoch,
@@ -331,13 +325,8 @@ std::optional<DropReason> HandoffServer::Serve(Entry& entry, Connection& connect
   entry.reader = connection.peer;
   entry.fetch = fetch;
   entry.lease_deadline = Now() + options_.times.lease;
-  const LayerSet layers({fetch.first_layer, fetch.layer_count});
+  entry.pieces.Want(fetch.blocks, {fetch.first_layer, fetch.layer_count});
   for (const wire::BlockRun& run : fetch.blocks) {
-    for (std::uint32_t block = run.first; block < run.first + run.count; ++block) {
-      entry.unsent[block] = layers;
-      entry.unsent_pieces += fetch.layer_count;
-      entry.sendable_pieces += (layers & entry.ready[block]).Count();
-    }
     entry.stats.blocks_wanted += static_cast<int>(run.count);
   }
   connections_.AddHandoff(connection);
@@ -354,105 +343,45 @@ void HandoffServer::Unbind(Entry& entry) {
   }
   entry.reader.reset();
   entry.fetch = {};
-  std::fill(entry.unsent.begin(), entry.unsent.end(), LayerSet());
-  entry.unsent_pieces = 0;
-  entry.sendable_pieces = 0;
+  entry.pieces.WantNothing();
   entry.round_messages = 0;
   entry.round_bytes = 0;
   entry.complete_said = false;
   entry.stats.blocks_wanted = 0;
 }
 
-// The lowest run of layers that the first block with anything to send has, and every later block that has it too.
-HandoffServer::Selection HandoffServer::Select(const Entry& entry) const {
-  const std::size_t layer_bytes = options_.pool.layout.layer_bytes;
-  Selection selection;
-  LayerSet run;
-  for (std::size_t block = 0; block < entry.unsent.size(); ++block) {
-    const LayerSet sendable = entry.unsent[block] & entry.ready[block];
-    if (sendable.empty()) {
-      continue;
-    }
-    if (selection.blocks.empty()) {
-      selection.layers = sendable.FirstRun();
-      const auto most = static_cast<int>(std::max<std::size_t>(1, options_.message_bytes / layer_bytes));
-      selection.layers.count = std::min(selection.layers.count, most);
-      run = LayerSet(selection.layers);
-    } else if (!sendable.Contains(run)) {
-      continue;
-    }
-    const std::size_t piece_bytes = layer_bytes * static_cast<std::size_t>(selection.layers.count);
-    if (!selection.blocks.empty() && (selection.bytes + piece_bytes > options_.message_bytes ||
-                                      selection.blocks.size() == wire::kMaxDataBlocks)) {
-      break;
-    }
-    selection.blocks.push_back(static_cast<std::uint32_t>(block));
-    selection.bytes += piece_bytes;
-  }
-  return selection;
-}
-
-bool HandoffServer::MaySend(const Entry& entry, const Connection& connection, const Selection& selection) const {
-  if (connection.data_in_flight >= options_.messages_in_flight) {
-    return false;
-  }
+bool HandoffServer::MaySend(const Entry& entry, const PieceSchedule::Selection& selection) const {
   if (entry.messages_in_flight == 0) {
     return true;
   }
   // While messages are under way and more is being computed, small ones wait to become bigger.
-  const bool big_enough = entry.state != State::kComputing || selection.bytes * 2 >= options_.message_bytes ||
+  const bool big_enough = entry.state != State::kComputing ||
+                          selection.bytes * 2 >= options_.message_bytes ||
                           selection.blocks.size() == wire::kMaxDataBlocks;
-  const std::uint64_t credit = std::min<std::uint64_t>(entry.fetch.credit_bytes, options_.credit_bytes);
+  const std::uint64_t credit =
+      std::min<std::uint64_t>(entry.fetch.credit_bytes, options_.credit_bytes);
   return big_enough && entry.bytes_in_flight + selection.bytes <= credit;
 }
 
 bool HandoffServer::SendNext(Entry& entry) {
-  if (entry.sendable_pieces == 0 || !entry.reader) {
+  if (!entry.pieces.has_sendable() || !entry.reader) {
     return false;
   }
   Connection* connection = connections_.Find(*entry.reader);
   if (connection == nullptr || connection->data_in_flight >= options_.messages_in_flight) {
     return false;
   }
-  Selection selection = Select(entry);
-  if (!MaySend(entry, *connection, selection)) {
+  const PieceSchedule::Selection selection = entry.pieces.Select(options_.message_bytes);
+  if (!MaySend(entry, selection)) {
     return false;
   }
-
-  const KvLayout& layout = options_.pool.layout;
-  const std::size_t piece_bytes = layout.layer_bytes * static_cast<std::size_t>(selection.layers.count);
-  OutgoingMessage message;
-  message.payload.reserve(selection.blocks.size());
-  std::uint32_t crc = 0;
-  for (const std::uint32_t block : selection.blocks) {
-    const std::byte* piece = options_.pool.base +
-                             entry.request.blocks[block].value() * layout.block_bytes() +
-                             static_cast<std::size_t>(selection.layers.first) * layout.layer_bytes;
-    message.payload.emplace_back(piece, piece_bytes);
-    crc = Crc32c({reinterpret_cast<const char*>(piece), piece_bytes}, crc);
-  }
-  message.token = TransferToken(next_token_);
-  next_token_ += 2;
+  OutgoingMessage message = MakeMessage(entry, selection);
   const TransferToken token = message.token;
-  const int pieces = selection.layers.count * static_cast<int>(selection.blocks.size());
-  const LayerSet run(selection.layers);
-  for (const std::uint32_t block : selection.blocks) {
-    entry.unsent[block] -= run;
-  }
-  message.header = wire::Encode(wire::Data{.handoff = entry.request.id,
-                                           .epoch = entry.request.epoch,
-                                           .round = entry.fetch.round,
-                                           .sequence = entry.round_messages,
-                                           .first_layer = static_cast<std::uint16_t>(selection.layers.first),
-                                           .layer_count = static_cast<std::uint16_t>(selection.layers.count),
-                                           .crc32c = crc,
-                                           .blocks = std::move(selection.blocks)});
   if (!connections_.SendData(*connection, std::move(message)).ok()) {
     return false;  // the connection is lost, and the offer will be unbound
   }
+  entry.pieces.MarkSent(selection);
   in_flight_[token] = {.handoff = entry.request.id, .bytes = selection.bytes};
-  entry.unsent_pieces -= pieces;
-  entry.sendable_pieces -= pieces;
   ++entry.messages_in_flight;
   entry.bytes_in_flight += selection.bytes;
   ++entry.round_messages;
@@ -464,9 +393,38 @@ bool HandoffServer::SendNext(Entry& entry) {
   return true;
 }
 
+OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
+                                           const PieceSchedule::Selection& selection) {
+  const KvLayout& layout = options_.pool.layout;
+  const std::size_t piece_bytes =
+      layout.layer_bytes * static_cast<std::size_t>(selection.layers.count);
+  OutgoingMessage message;
+  message.payload.reserve(selection.blocks.size());
+  std::uint32_t crc = 0;
+  for (const std::uint32_t block : selection.blocks) {
+    const std::byte* piece = options_.pool.base +
+                             entry.request.blocks[block].value() * layout.block_bytes() +
+                             static_cast<std::size_t>(selection.layers.first) * layout.layer_bytes;
+    message.payload.emplace_back(piece, piece_bytes);
+    crc = Crc32c({reinterpret_cast<const char*>(piece), piece_bytes}, crc);
+  }
+  message.header =
+      wire::Encode(wire::Data{.handoff = entry.request.id,
+                              .epoch = entry.request.epoch,
+                              .round = entry.fetch.round,
+                              .sequence = entry.round_messages,
+                              .first_layer = static_cast<std::uint16_t>(selection.layers.first),
+                              .layer_count = static_cast<std::uint16_t>(selection.layers.count),
+                              .crc32c = crc,
+                              .blocks = selection.blocks});
+  message.token = TransferToken(next_token_);
+  next_token_ += 2;
+  return message;
+}
+
 void HandoffServer::SayCompleteIfAllSent(Entry& entry) {
-  if (entry.state != State::kServing || !entry.reader || entry.complete_said || entry.unsent_pieces > 0 ||
-      entry.messages_in_flight > 0) {
+  if (entry.state != State::kServing || !entry.reader || entry.complete_said ||
+      !entry.pieces.all_sent() || entry.messages_in_flight > 0) {
     return;
   }
   entry.complete_said = true;
@@ -478,11 +436,15 @@ void HandoffServer::SayCompleteIfAllSent(Entry& entry) {
                                                          .bytes = entry.round_bytes});
 }
 
-void HandoffServer::SayError(PeerId peer, HandoffId id, std::uint64_t epoch, const absl::Status& why) {
-  connections_.SendControl(peer, wire::Error{.handoff = id,
-                                             .epoch = epoch,
-                                             .code = static_cast<std::uint16_t>(why.code()),
-                                             .text = std::string(why.message()).substr(0, wire::kMaxErrorText)});
+void HandoffServer::SayError(PeerId peer,
+                             HandoffId id,
+                             std::uint64_t epoch,
+                             const absl::Status& why) {
+  connections_.SendControl(
+      peer, wire::Error{.handoff = id,
+                        .epoch = epoch,
+                        .code = static_cast<std::uint16_t>(why.code()),
+                        .text = std::string(why.message()).substr(0, wire::kMaxErrorText)});
 }
 
 void HandoffServer::End(Entry& entry, State end, const absl::Status& why) {
@@ -511,19 +473,9 @@ void HandoffServer::FinishIfLetGo(HandoffId id) {
   if (entry->quarantined) {
     stats_.quarantined_blocks -= static_cast<int>(entry->request.blocks.size());
   }
-  Remember(id);
+  over_.Insert(id);
   entry->request.pin.reset();
   entry->request.sink->OnEnd(id, entry->state, entry->why, entry->stats);
-}
-
-void HandoffServer::Remember(HandoffId id) {
-  if (over_.insert(id).second) {
-    over_order_.push_back(id);
-  }
-  if (over_order_.size() > kRememberedEnds) {
-    over_.erase(over_order_.front());
-    over_order_.pop_front();
-  }
 }
 
 }  // namespace baton

@@ -3,23 +3,25 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "kvtransfer/connection_table.h"
-#include "kvtransfer/layer_set.h"
+#include "kvtransfer/piece_schedule.h"
+#include "kvtransfer/recent_ids.h"
 #include "kvtransfer/transfer_types.h"
 #include "kvtransfer/wire.h"
 
 namespace baton {
 
-// Prefill side: keeps offered blocks pinned, sends what the standing fetch asks for as soon as it is ready, and lets go
-// when acknowledged, cancelled, withdrawn or expired.
+// Prefill side: keeps offered blocks pinned, sends what the standing fetch asks for as soon as it
+// is ready, and lets go when acknowledged, cancelled, withdrawn or expired.
 //
-// An offer that has ended stays here until the transport has let go of its messages; then its pin is dropped and its sink
-// called. Ids of ended offers are remembered for a while, so that a late fetch is told at once.
+// An offer that has ended stays here until the transport has let go of its messages; then its pin
+// is dropped and its sink called. Ids of ended offers are remembered for a while, so that a late
+// fetch is told at once.
 //
 // Not thread-safe: used only by the transfer thread.
 class HandoffServer {
@@ -46,7 +48,8 @@ class HandoffServer {
   bool Pump();
   void Tick(TimePoint now);
 
-  // Ends every offer; FinishAll also drops the pins still held. REQUIRES for FinishAll: the transport is gone.
+  // Ends every offer; FinishAll also drops the pins still held. REQUIRES for FinishAll: the
+  // transport is gone.
   void EndAll(const absl::Status& why);
   void FinishAll();
 
@@ -55,15 +58,15 @@ class HandoffServer {
 
  private:
   struct Entry {
+    Entry(OfferRequest of, const KvLayout& layout)
+        : request(std::move(of)), pieces(layout, request.blocks.size()) {}
+
     OfferRequest request;
+    PieceSchedule pieces;
     PrefillHandoffState state = PrefillHandoffState::kQueued;
     TimePoint lease_deadline;
-    std::vector<LayerSet> ready;   // by source block
-    std::vector<LayerSet> unsent;  // wanted by the current round and not sent
     std::optional<PeerId> reader;  // whose fetch stands
     wire::Fetch fetch;
-    int unsent_pieces = 0;    // pieces: one layer of one block
-    int sendable_pieces = 0;  // unsent and ready
     std::uint32_t round_messages = 0;
     std::uint64_t round_bytes = 0;
     int messages_in_flight = 0;
@@ -71,7 +74,7 @@ class HandoffServer {
     bool complete_said = false;
     bool quarantined = false;  // ended with messages in flight
     OfferStats stats;
-    absl::Status why;      // of the end
+    absl::Status why;           // of the end
     TimePoint let_go_deadline;  // once ended
 
     bool ended() const { return IsEnd(state); }
@@ -84,31 +87,25 @@ class HandoffServer {
     HandoffId handoff;
     std::size_t bytes = 0;
   };
-  // What the next message of an offer would carry.
-  struct Selection {
-    LayerRange layers;
-    std::vector<std::uint32_t> blocks;
-    std::size_t bytes = 0;
-  };
-
   TimePoint Now() const { return options_.clock->Now(); }
   // nullptr when unknown or ended.
   Entry* FindOpen(HandoffId id);
-  std::optional<DropReason> Admit(const Entry& entry, const Connection& connection, std::uint64_t epoch) const;
+  std::optional<DropReason> Admit(const Entry& entry,
+                                  const Connection& connection,
+                                  std::uint64_t epoch) const;
   std::optional<DropReason> Park(Connection& connection, const wire::Fetch& fetch);
   std::optional<DropReason> Serve(Entry& entry, Connection& connection, const wire::Fetch& fetch);
   std::optional<DropReason> CheckFetch(const Entry& entry, const wire::Fetch& fetch) const;
   void Unbind(Entry& entry);
 
-  Selection Select(const Entry& entry) const;
-  bool MaySend(const Entry& entry, const Connection& connection, const Selection& selection) const;
+  bool MaySend(const Entry& entry, const PieceSchedule::Selection& selection) const;
   bool SendNext(Entry& entry);
+  OutgoingMessage MakeMessage(const Entry& entry, const PieceSchedule::Selection& selection);
   void SayCompleteIfAllSent(Entry& entry);
 
   void SayError(PeerId peer, HandoffId id, std::uint64_t epoch, const absl::Status& why);
   void End(Entry& entry, PrefillHandoffState end, const absl::Status& why);
   void FinishIfLetGo(HandoffId id);
-  void Remember(HandoffId id);
 
   const TransferOptions& options_;
   ConnectionTable& connections_;
@@ -117,8 +114,7 @@ class HandoffServer {
   absl::flat_hash_map<HandoffId, Parked> parked_;  // fetches that wait for their offer
   absl::flat_hash_map<TransferToken, InFlight> in_flight_;
   std::deque<HandoffId> turns_;  // open offers in the order of their next turn to send
-  absl::flat_hash_set<HandoffId> over_;
-  std::deque<HandoffId> over_order_;
+  RecentIds over_;
   std::uint64_t next_token_ = 1;  // odd tokens are ours, even ones the fetcher's
 };
 

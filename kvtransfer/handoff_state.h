@@ -28,7 +28,7 @@ enum class PrefillHandoffState : std::uint8_t {
   kReleased,
   kFailed,
   kCancelled,
-  kExpired,    // the decode side stopped renewing the lease
+  kExpired,  // the decode side stopped renewing the lease
 };
 
 // The names as they stand above, "kLeased"; for logs, metrics and failpoints.
@@ -38,8 +38,8 @@ std::string_view ToString(PrefillHandoffState state);
 bool IsEnd(DecodeHandoffState state);
 bool IsEnd(PrefillHandoffState state);
 
-// Moves `state` to `next`. A step that the life of a handoff does not know is a bug of ours: fatal in debug builds,
-// INTERNAL in others, and `state` stays.
+// Moves `state` to `next`. A step that the life of a handoff does not know is a bug of ours: fatal
+// in debug builds, INTERNAL in others, and `state` stays.
 absl::Status Transition(DecodeHandoffState& state, DecodeHandoffState next);
 absl::Status Transition(PrefillHandoffState& state, PrefillHandoffState next);
 

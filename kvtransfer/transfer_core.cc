@@ -17,15 +17,16 @@ constexpr Duration kFlush = std::chrono::milliseconds(100);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TransferCore>> TransferCore::Create(const TransferOptions& options,
-                                                                   const TransportFactory& factory) {
+absl::StatusOr<std::unique_ptr<TransferCore>> TransferCore::Create(
+    const TransferOptions& options, const TransportFactory& factory) {
   std::unique_ptr<TransferCore> core(new TransferCore(options));
   ASSIGN_OR_RETURN(core->transport_, factory(*core));
   core->parts_ = std::make_unique<Parts>(options, *core->transport_, core->stats_, *core);
-  RETURN_IF_ERROR(core->transport_->RegisterRegion(
-      {.base = options.pool.base,
-       .size_bytes = options.pool.layout.block_bytes() * static_cast<std::size_t>(options.pool.blocks),
-       .kind = MemoryKind::kHost}));
+  RETURN_IF_ERROR(
+      core->transport_->RegisterRegion({.base = options.pool.base,
+                                        .size_bytes = options.pool.layout.block_bytes() *
+                                                      static_cast<std::size_t>(options.pool.blocks),
+                                        .kind = MemoryKind::kHost}));
   return core;
 }
 
@@ -59,8 +60,9 @@ void TransferCore::Shutdown(Duration bound) {
   DeliverLosses();
   StepUntil(start + bound, &TransferCore::Drained);
   if (!Drained()) {
-    LogEvent(LogLevel::kWarn, "transfer.forced_down",
-             {{"quarantined_blocks", stats_.quarantined_blocks}, {"connections", stats_.connections}});
+    LogEvent(
+        LogLevel::kWarn, "transfer.forced_down",
+        {{"quarantined_blocks", stats_.quarantined_blocks}, {"connections", stats_.connections}});
   }
   // Without a transport nothing can touch the blocks any more.
   transport_.reset();
@@ -68,7 +70,9 @@ void TransferCore::Shutdown(Duration bound) {
   parts_->fetcher.FinishAll();
 }
 
-void TransferCore::OnAccepted(PeerId peer) { parts_->connections.OnAccepted(peer); }
+void TransferCore::OnAccepted(PeerId peer) {
+  parts_->connections.OnAccepted(peer);
+}
 
 void TransferCore::OnControl(PeerId peer, std::string_view header) {
   Connection* connection = parts_->connections.Find(peer);
@@ -81,8 +85,10 @@ void TransferCore::OnControl(PeerId peer, std::string_view header) {
     Count(*connection, DropReason::kMalformed);
     if (connection->state == ConnectionState::kGreeting && !connection->outgoing) {
       parts_->connections.SendControl(
-          peer, wire::Error{.code = static_cast<std::uint16_t>(message.status().code()),
-                            .text = std::string(message.status().message()).substr(0, wire::kMaxErrorText)});
+          peer,
+          wire::Error{
+              .code = static_cast<std::uint16_t>(message.status().code()),
+              .text = std::string(message.status().message()).substr(0, wire::kMaxErrorText)});
     }
     return;
   }
@@ -129,19 +135,28 @@ void TransferCore::OnSent(PeerId peer, TransferToken token, const absl::Status& 
   }
 }
 
-void TransferCore::OnClosed(PeerId peer, const absl::Status& why) { parts_->connections.OnClosed(peer, why); }
+void TransferCore::OnClosed(PeerId peer, const absl::Status& why) {
+  parts_->connections.OnClosed(peer, why);
+}
 
-void TransferCore::OnReady(Connection& connection) { parts_->fetcher.OnReady(connection); }
+void TransferCore::OnReady(Connection& connection) {
+  parts_->fetcher.OnReady(connection);
+}
 
-std::vector<HandoffId> TransferCore::LeasesToRenew(PeerId peer) { return parts_->fetcher.OpenOn(peer); }
+std::vector<HandoffId> TransferCore::LeasesToRenew(PeerId peer) {
+  return parts_->fetcher.OpenOn(peer);
+}
 
-std::optional<DropReason> TransferCore::Dispatch(Connection& connection, const wire::Message& message) {
+std::optional<DropReason> TransferCore::Dispatch(Connection& connection,
+                                                 const wire::Message& message) {
   ConnectionTable& connections = parts_->connections;
   if (const auto* hello = std::get_if<wire::Hello>(&message)) {
-    return connections.OnHello(connection, *hello) ? std::nullopt : std::optional(DropReason::kUnexpected);
+    return connections.OnHello(connection, *hello) ? std::nullopt
+                                                   : std::optional(DropReason::kUnexpected);
   }
   if (const auto* welcome = std::get_if<wire::Welcome>(&message)) {
-    return connections.OnWelcome(connection, *welcome) ? std::nullopt : std::optional(DropReason::kUnexpected);
+    return connections.OnWelcome(connection, *welcome) ? std::nullopt
+                                                       : std::optional(DropReason::kUnexpected);
   }
   if (const auto* error = std::get_if<wire::Error>(&message)) {
     if (error->handoff != HandoffId{}) {
@@ -174,7 +189,8 @@ std::optional<DropReason> TransferCore::Dispatch(Connection& connection, const w
     return std::nullopt;
   }
   // A pong has said all by arriving; data without a payload is no data.
-  return std::holds_alternative<wire::Pong>(message) ? std::nullopt : std::optional(DropReason::kUnexpected);
+  return std::holds_alternative<wire::Pong>(message) ? std::nullopt
+                                                     : std::optional(DropReason::kUnexpected);
 }
 
 void TransferCore::Count(Connection& connection, DropReason reason) {

@@ -15,8 +15,8 @@
 
 namespace baton {
 
-// Everything the transfer thread owns: the transport, the connections, both sides of handoffs. Decodes what arrives and
-// hands it to the part it is for; counts what is dropped.
+// Everything the transfer thread owns: the transport, the connections, both sides of handoffs.
+// Decodes what arrives and hands it to the part it is for; counts what is dropped.
 //
 // Not thread-safe: made, used and destroyed by the transfer thread.
 class TransferCore final : public TransportHandler, public ConnectionTable::Observer {
@@ -38,8 +38,8 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
   // Something may time out or arrive soon: sleep briefly only.
   bool busy() const;
 
-  // Ends every handoff, tells the peers and drains; by force after `bound` of real time. Last call before destruction:
-  // sinks of handoffs still open would hear nothing.
+  // Ends every handoff, tells the peers and drains; by force after `bound` of real time. Last call
+  // before destruction: sinks of handoffs still open would hear nothing.
   void Shutdown(Duration bound);
 
   void OnAccepted(PeerId peer) override;
@@ -53,7 +53,9 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
 
  private:
   struct Parts {
-    Parts(const TransferOptions& options, Transport& transport, TransferStats& stats,
+    Parts(const TransferOptions& options,
+          Transport& transport,
+          TransferStats& stats,
           ConnectionTable::Observer& observer)
         : connections(options, transport, stats, observer),
           server(options, connections, stats),
@@ -71,12 +73,15 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
   void DeliverLosses();
   void StepUntil(TimePoint deadline, bool (TransferCore::*done)() const);
   bool Flushed() const { return parts_->connections.controls_in_flight() == 0; }
-  bool Drained() const { return parts_->connections.empty() && parts_->server.empty() && parts_->fetcher.empty(); }
+  bool Drained() const {
+    return parts_->connections.empty() && parts_->server.empty() && parts_->fetcher.empty();
+  }
 
   const TransferOptions& options_;
   TransferStats stats_;
-  std::unique_ptr<Parts> parts_;          // made once the transport is there
-  std::unique_ptr<Transport> transport_;  // goes first: pins in `parts_` outlive whatever touches their memory
+  std::unique_ptr<Parts> parts_;  // made once the transport is there
+  // Goes first: pins in `parts_` outlive whatever touches their memory.
+  std::unique_ptr<Transport> transport_;
   TimePoint next_tick_;
 };
 

@@ -35,18 +35,25 @@ struct WithdrawCommand {
 struct CancelCommand {
   HandoffId id;
 };
-using Command =
-    std::variant<OfferRequest, ReadyCommand, FinishCommand, WithdrawCommand, FetchRequest, CancelCommand>;
+using Command = std::variant<OfferRequest,
+                             ReadyCommand,
+                             FinishCommand,
+                             WithdrawCommand,
+                             FetchRequest,
+                             CancelCommand>;
 
 absl::Status CheckOptions(const TransferOptions& options) {
   const KvLayout& layout = options.pool.layout;
   if (options.pool.base == nullptr || options.pool.blocks <= 0 || layout.layer_bytes == 0 ||
       layout.layers <= 0 || layout.layers > kMaxLayers) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot transfer a pool of ", options.pool.blocks, " blocks of ",
-                                                   layout.layers, " layers of ", layout.layer_bytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot transfer a pool of ", options.pool.blocks, " blocks of ",
+                     layout.layers, " layers of ", layout.layer_bytes, " bytes"));
   }
-  if (options.messages_in_flight <= 0 || options.message_bytes == 0 || options.instance == InstanceId{}) {
-    return absl::InvalidArgumentError("transfer options without an instance, message size or window");
+  if (options.messages_in_flight <= 0 || options.message_bytes == 0 ||
+      options.instance == InstanceId{}) {
+    return absl::InvalidArgumentError(
+        "transfer options without an instance, message size or window");
   }
   return absl::OkStatus();
 }
@@ -79,8 +86,9 @@ absl::Status CheckFetch(const PoolRegion& pool, const FetchRequest& request) {
     RETURN_IF_ERROR(CheckBlock(pool, mapping.destination));
     if (mapping.source_index < 0 || !sources.insert(mapping.source_index).second ||
         !destinations.insert(mapping.destination).second) {
-      return absl::InvalidArgumentError(absl::StrCat("fetch names source block ", mapping.source_index,
-                                                     " or destination ", mapping.destination.value(), " twice"));
+      return absl::InvalidArgumentError(absl::StrCat("fetch names source block ",
+                                                     mapping.source_index, " or destination ",
+                                                     mapping.destination.value(), " twice"));
     }
   }
   return absl::OkStatus();
@@ -115,7 +123,8 @@ class TransferService::Impl {
   absl::Status Run(TransportFactory factory) {
     std::promise<absl::Status> started;
     std::future<absl::Status> outcome = started.get_future();
-    thread_ = std::jthread([this, factory = std::move(factory), &started] { Main(factory, started); });
+    thread_ =
+        std::jthread([this, factory = std::move(factory), &started] { Main(factory, started); });
     return outcome.get();
   }
 
@@ -175,7 +184,8 @@ class TransferService::Impl {
     if (!transport_fd) {
       return;
     }
-    const Duration most = core.busy() ? std::min(kBusySleep, options_.times.heartbeat) : options_.times.heartbeat;
+    const Duration most =
+        core.busy() ? std::min(kBusySleep, options_.times.heartbeat) : options_.times.heartbeat;
     pollfd fds[] = {{.fd = *transport_fd, .events = POLLIN, .revents = 0},
                     {.fd = wakeup_.fd(), .events = POLLIN, .revents = 0}};
     // An interrupted or failed sleep is a short one.
@@ -190,7 +200,7 @@ class TransferService::Impl {
   const TransferOptions options_;
   Wakeup wakeup_;
   Mailbox<Command> mailbox_;
-  std::string address_;   // written before Run returns, constant afterwards
+  std::string address_;    // written before Run returns, constant afterwards
   Duration stop_bound_{};  // written before the mailbox is closed, read after
   mutable absl::Mutex stats_mutex_;
   TransferStats published_ ABSL_GUARDED_BY(stats_mutex_);
@@ -198,8 +208,8 @@ class TransferService::Impl {
   std::jthread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<TransferService>> TransferService::Start(TransferOptions options,
-                                                                        TransportFactory transport) {
+absl::StatusOr<std::unique_ptr<TransferService>> TransferService::Start(
+    TransferOptions options, TransportFactory transport) {
   RETURN_IF_ERROR(CheckOptions(options));
   ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
   auto impl = std::make_unique<Impl>(std::move(options), std::move(wakeup));
@@ -209,22 +219,28 @@ absl::StatusOr<std::unique_ptr<TransferService>> TransferService::Start(Transfer
 
 TransferService::TransferService(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-TransferService::~TransferService() { Stop(std::chrono::seconds(1)); }
+TransferService::~TransferService() {
+  Stop(std::chrono::seconds(1));
+}
 
-const std::string& TransferService::address() const { return impl_->address(); }
+const std::string& TransferService::address() const {
+  return impl_->address();
+}
 
 absl::Status TransferService::Offer(OfferRequest request) {
   RETURN_IF_ERROR(CheckOffer(impl_->options().pool, request));
   return impl_->mailbox().Push(std::move(request));
 }
 
-// What follows ends or continues something admitted, so it is never refused for want of room; after Stop there is
-// nothing left to tell.
+// What follows ends or continues something admitted, so it is never refused for want of room; after
+// Stop there is nothing left to tell.
 void TransferService::MarkReady(HandoffId id, ReadyRange range) {
   impl_->mailbox().PushEnding(ReadyCommand{id, range}).IgnoreError();
 }
 
-void TransferService::FinishComputing(HandoffId id) { impl_->mailbox().PushEnding(FinishCommand{id}).IgnoreError(); }
+void TransferService::FinishComputing(HandoffId id) {
+  impl_->mailbox().PushEnding(FinishCommand{id}).IgnoreError();
+}
 
 void TransferService::Withdraw(HandoffId id, absl::Status why) {
   impl_->mailbox().PushEnding(WithdrawCommand{id, std::move(why)}).IgnoreError();
@@ -235,10 +251,16 @@ absl::Status TransferService::Fetch(FetchRequest request) {
   return impl_->mailbox().Push(std::move(request));
 }
 
-void TransferService::CancelFetch(HandoffId id) { impl_->mailbox().PushEnding(CancelCommand{id}).IgnoreError(); }
+void TransferService::CancelFetch(HandoffId id) {
+  impl_->mailbox().PushEnding(CancelCommand{id}).IgnoreError();
+}
 
-TransferStats TransferService::stats() const { return impl_->stats(); }
+TransferStats TransferService::stats() const {
+  return impl_->stats();
+}
 
-void TransferService::Stop(Duration bound) { impl_->Stop(bound); }
+void TransferService::Stop(Duration bound) {
+  impl_->Stop(bound);
+}
 
 }  // namespace baton

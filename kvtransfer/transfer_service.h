@@ -12,21 +12,24 @@ namespace baton {
 
 // Hands KV blocks from one process to another; one per process, for both sides of a handoff.
 //
-// The prefill side offers blocks and marks layers of them ready; the decode side fetches them and owns what happens:
-// it names the blocks, checks every piece before naming memory for it (handoff, epoch, peer, blocks, layers, length),
-// verifies checksums, acknowledges. Offer and fetch may come in either order. Pins are dropped only when the transport
-// has reported the end of everything that touched the memory, or the connection is closed and drained.
+// The prefill side offers blocks and marks layers of them ready; the decode side fetches them and
+// owns what happens: it names the blocks, checks every piece before naming memory for it (handoff,
+// epoch, peer, blocks, layers, length), verifies checksums, acknowledges. Offer and fetch may come
+// in either order. Pins are dropped only when the transport has reported the end of everything that
+// touched the memory, or the connection is closed and drained.
 //
-// A piece that is missing or damaged when the prefill side says it has sent everything is fetched once more; after a second
-// time the fetch fails, with DATA_LOSS when checksums were the reason. A fetch fails with UNAVAILABLE when the peer is
-// gone, silent for `times.dead` or another instance; FAILED_PRECONDITION when layouts or versions differ;
-// DEADLINE_EXCEEDED at its deadline; CANCELLED by CancelFetch; otherwise with what the prefill side's Withdraw said.
+// A piece that is missing or damaged when the prefill side says it has sent everything is fetched
+// once more; after a second time the fetch fails, with DATA_LOSS when checksums were the reason. A
+// fetch fails with UNAVAILABLE when the peer is gone, silent for `times.dead` or another instance;
+// FAILED_PRECONDITION when layouts or versions differ; DEADLINE_EXCEEDED at its deadline; CANCELLED
+// by CancelFetch; otherwise with what the prefill side's Withdraw said.
 //
 // Thread-safe: every method posts to the transfer thread, which owns the transport and all state.
 class TransferService {
  public:
   // Starts the transfer thread and makes the transport on it.
-  static absl::StatusOr<std::unique_ptr<TransferService>> Start(TransferOptions options, TransportFactory transport);
+  static absl::StatusOr<std::unique_ptr<TransferService>> Start(TransferOptions options,
+                                                                TransportFactory transport);
 
   // Stops with a bound of one second.
   ~TransferService();
@@ -36,12 +39,13 @@ class TransferService {
   // Where peers connect to, numeric host:port.
   const std::string& address() const;
 
-  // Prefill side. INVALID_ARGUMENT for blocks outside the pool, RESOURCE_EXHAUSTED when too much waits, UNAVAILABLE after
-  // Stop: then neither pin nor sink is used. The new offer ends at once with kFailed when the id is open and with kCancelled when
-  // it has ended here, which is how a cancellation that overtook its offer takes effect.
+  // Prefill side. INVALID_ARGUMENT for blocks outside the pool, RESOURCE_EXHAUSTED when too much
+  // waits, UNAVAILABLE after Stop: then neither pin nor sink is used. The new offer ends at once
+  // with kFailed when the id is open and with kCancelled when it has ended here, which is how a
+  // cancellation that overtook its offer takes effect.
   absl::Status Offer(OfferRequest request);
-  // From the engine thread: costs well under a microsecond, wake-ups are coalesced. Ranges may come in any order and may
-  // overlap; an unknown or ended handoff is ignored.
+  // From the engine thread: costs well under a microsecond, wake-ups are coalesced. Ranges may come
+  // in any order and may overlap; an unknown or ended handoff is ignored.
   void MarkReady(HandoffId id, ReadyRange range);
   // Everything was marked ready: kComputing -> kServing.
   void FinishComputing(HandoffId id);
@@ -55,8 +59,8 @@ class TransferService {
 
   TransferStats stats() const;
 
-  // Ends every handoff, tells peers, and returns when all pins are dropped, by force after `bound`. Every sink has had
-  // its terminal event. Must not be called from a sink.
+  // Ends every handoff, tells peers, and returns when all pins are dropped, by force after `bound`.
+  // Every sink has had its terminal event. Must not be called from a sink.
   void Stop(Duration bound);
 
  private:

@@ -19,14 +19,15 @@
 
 namespace baton {
 
-// Keeps a set of blocks alive. The worker makes one from the engine's lease; TransferService drops it, on the transfer
-// thread, only when the transport can no longer touch the memory.
+// Keeps a set of blocks alive. The worker makes one from the engine's lease; TransferService drops
+// it, on the transfer thread, only when the transport can no longer touch the memory.
 class RegionPin {
  public:
   virtual ~RegionPin() = default;
 };
 
-// The KV pool of this process: `[blocks, layout.layers, layout.layer_bytes]`. Not owned; outlives the service.
+// The KV pool of this process: `[blocks, layout.layers, layout.layer_bytes]`. Not owned; outlives
+// the service.
 struct PoolRegion {
   std::byte* base = nullptr;
   KvLayout layout;
@@ -34,13 +35,19 @@ struct PoolRegion {
 };
 
 struct TransferTimes {
-  Duration heartbeat = std::chrono::milliseconds(200);  // between peers with an open handoff
-  Duration suspect = std::chrono::milliseconds(600);    // silence after which a peer is logged as suspect
-  Duration dead = std::chrono::seconds(1);              // silence after which its connection is closed
-  Duration lease = std::chrono::seconds(5);             // offered blocks stay pinned this long after a renewal
-  Duration connect = std::chrono::seconds(1);           // from connecting to the peer's welcome
-  Duration let_go = std::chrono::milliseconds(600);     // an ended handoff's memory still in use: close the connection
-  Duration reconnect_min = std::chrono::milliseconds(50);  // pause after a failed connect, doubled each time
+  // Between peers with an open handoff.
+  Duration heartbeat = std::chrono::milliseconds(200);
+  // Silence after which a peer is logged as suspect, and after which its connection is closed.
+  Duration suspect = std::chrono::milliseconds(600);
+  Duration dead = std::chrono::seconds(1);
+  // Offered blocks stay pinned this long after a renewal.
+  Duration lease = std::chrono::seconds(5);
+  // From connecting to the peer's welcome.
+  Duration connect = std::chrono::seconds(1);
+  // When the memory of an ended handoff is in use for longer, its connection is closed.
+  Duration let_go = std::chrono::milliseconds(600);
+  // Pause after a failed connect, doubled each time up to the second.
+  Duration reconnect_min = std::chrono::milliseconds(50);
   Duration reconnect_max = std::chrono::seconds(2);
 };
 
@@ -49,9 +56,9 @@ struct TransferOptions {
   Digest layout_fingerprint{};  // peers with another one are refused
   PoolRegion pool;
   TransferTimes times;
-  std::size_t message_bytes = 3 << 20;     // of one DATA message: 2 to 4 MB is what TCP wants
-  int messages_in_flight = 8;              // DATA messages under way for each peer; 8 reach full speed
-  std::size_t credit_bytes = 32 << 20;     // under way for each handoff, told to the prefill side
+  std::size_t message_bytes = 3 << 20;  // of one DATA message: 2 to 4 MB is what TCP wants
+  int messages_in_flight = 8;           // DATA messages under way for each peer; 8 reach full speed
+  std::size_t credit_bytes = 32 << 20;  // under way for each handoff, told to the prefill side
   std::size_t mailbox_capacity = 1 << 16;  // commands waiting for the transfer thread
   std::size_t parked_fetches = 1024;       // fetches that arrived before their offer
   const Clock* clock = &Clock::System();
@@ -67,8 +74,12 @@ struct OfferStats {
 class OfferSink {
  public:
   virtual ~OfferSink() = default;
-  // Exactly once for each accepted offer, after its pin is dropped. `end` is one of the ends; `why` is OK for kReleased.
-  virtual void OnEnd(HandoffId id, PrefillHandoffState end, const absl::Status& why, const OfferStats& stats) = 0;
+  // Exactly once for each accepted offer, after its pin is dropped. `end` is one of the ends; `why`
+  // is OK for kReleased.
+  virtual void OnEnd(HandoffId id,
+                     PrefillHandoffState end,
+                     const absl::Status& why,
+                     const OfferStats& stats) = 0;
 };
 
 // Prefill side: the blocks that hold the KV values of one prompt, or will once computed.
@@ -76,12 +87,13 @@ struct OfferRequest {
   HandoffId id;
   std::uint64_t epoch = 0;
   InstanceId peer;              // the only process that may fetch them
-  std::vector<BlockId> blocks;  // source blocks in prompt order; "source index" is the place in here
+  std::vector<BlockId> blocks;  // in prompt order; "source index" is the place in here
   std::unique_ptr<RegionPin> pin;
   OfferSink* sink = nullptr;  // not owned; outlives OnEnd
 };
 
-// Layers [first_layer, first_layer + layer_count) of source blocks [first_block, first_block + block_count) are final.
+// Layers [first_layer, first_layer + layer_count) of source blocks [first_block, first_block +
+// block_count) are final.
 struct ReadyRange {
   int first_block = 0;
   int block_count = 0;
@@ -93,22 +105,24 @@ struct FetchStats {
   std::size_t bytes = 0;
   int messages = 0;
   int refetched_blocks = 0;
-  TimePoint requested;   // when the fetch was sent
-  TimePoint first_byte;  // when the first piece was announced
-  TimePoint last_byte;   // when the last piece was in place and verified
+  TimePoint requested;    // when the fetch was sent
+  TimePoint first_byte;   // when the first piece was announced
+  TimePoint last_byte;    // when the last piece was in place and verified
   std::string transport;  // what carried it: "tcp", "rc_verbs", "inproc"
 };
 
-// Called on the transfer thread, which must not be held up: implementations only post. Exactly one call for each
-// accepted fetch, at the latest at its deadline.
+// Called on the transfer thread, which must not be held up: implementations only post. Exactly one
+// call for each accepted fetch, at the latest at its deadline.
 class FetchSink {
  public:
   virtual ~FetchSink() = default;
   // Every piece is in place and its checksum verified; the pin is dropped.
   virtual void OnLanded(HandoffId id, const FetchStats& stats) = 0;
-  // `whole_blocks`: source indices of blocks that are complete and verified, ascending; the rest is undefined bytes.
-  // The pin may live on until the transport has let go.
-  virtual void OnFailed(HandoffId id, const absl::Status& why, const std::vector<int>& whole_blocks) = 0;
+  // `whole_blocks`: source indices of blocks that are complete and verified, ascending; the rest is
+  // undefined bytes. The pin may live on until the transport has let go.
+  virtual void OnFailed(HandoffId id,
+                        const absl::Status& why,
+                        const std::vector<int>& whole_blocks) = 0;
 };
 
 struct BlockMapping {
@@ -134,11 +148,11 @@ enum class DropReason : std::uint8_t {
   kUnexpected,      // decodes, but has no place in the conversation
   kUnknownHandoff,  // never heard of it, or over
   kWrongEpoch,
-  kWrongPeer,       // the handoff is another instance's
-  kBadBlocks,       // out of range, not wanted, or twice in one message
+  kWrongPeer,  // the handoff is another instance's
+  kBadBlocks,  // out of range, not wanted, or twice in one message
   kBadLayers,
   kBadLength,
-  kReplayed,        // a piece that has landed or is arriving
+  kReplayed,  // a piece that has landed or is arriving
   kChecksum,
 };
 inline constexpr int kDropReasons = 10;
@@ -147,11 +161,12 @@ std::string_view ToString(DropReason reason);
 // Snapshot of the service's gauges and counters since start.
 struct TransferStats {
   int connections = 0;
-  int offers = 0;              // open, prefill side
-  int fetches = 0;             // open, decode side
-  int parked_fetches = 0;      // waiting for their offer
-  int receiving = 0;           // messages arriving into blocks at this moment
-  int quarantined_blocks = 0;  // of ended handoffs whose memory the transport may still touch, both sides
+  int offers = 0;          // open, prefill side
+  int fetches = 0;         // open, decode side
+  int parked_fetches = 0;  // waiting for their offer
+  int receiving = 0;       // messages arriving into blocks at this moment
+  // Of ended handoffs whose memory the transport may still touch, both sides.
+  int quarantined_blocks = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t messages_sent = 0;      // DATA only
@@ -161,7 +176,9 @@ struct TransferStats {
   std::uint64_t peers_lost = 0;
   std::array<std::uint64_t, kDropReasons> dropped{};  // by DropReason
 
-  std::uint64_t dropped_for(DropReason reason) const { return dropped[static_cast<std::size_t>(reason)]; }
+  std::uint64_t dropped_for(DropReason reason) const {
+    return dropped[static_cast<std::size_t>(reason)];
+  }
 };
 
 }  // namespace baton

@@ -27,7 +27,8 @@ struct MemoryRegion {
 // One connection, made or accepted. Never used again for another one in the same transport.
 using PeerId = StrongId<struct PeerIdTag, std::uint64_t>;
 
-// The caller's name for one message on its way, given back when the transport has let go of its memory.
+// The caller's name for one message on its way, given back when the transport has let go of its
+// memory.
 using TransferToken = StrongId<struct TransferTokenTag, std::uint64_t>;
 
 // Longest header of a message without and with a payload.
@@ -35,19 +36,22 @@ inline constexpr std::size_t kMaxControlBytes = 64 * 1024;
 inline constexpr std::size_t kMaxDataHeaderBytes = 4 * 1024;
 
 struct OutgoingMessage {
-  std::string header;                                 // moved into the transport
-  std::vector<std::span<const std::byte>> payload;    // in order; the memory stays the caller's until OnSent
+  std::string header;  // moved into the transport
+  // In order; the memory stays the caller's until OnSent.
+  std::vector<std::span<const std::byte>> payload;
   TransferToken token;
 };
 
 // Where the payload of an arriving message goes.
 struct ReceivePlan {
-  bool accept = false;                              // false: the payload is dropped unread
-  std::vector<std::span<std::byte>> destinations;   // in order; together exactly the payload's length
+  bool accept = false;  // false: the payload is dropped unread
+  // In order; together exactly the payload's length.
+  std::vector<std::span<std::byte>> destinations;
   TransferToken token;
 };
 
-// What a transport reports. Called on the transfer thread, from Transport::Progress only; may call the transport.
+// What a transport reports. Called on the transfer thread, from Transport::Progress only; may call
+// the transport.
 class TransportHandler {
  public:
   virtual ~TransportHandler() = default;
@@ -57,23 +61,24 @@ class TransportHandler {
   virtual void OnControl(PeerId peer, std::string_view header) = 0;
   // A message with a payload of `payload_bytes`, which has not been placed anywhere yet.
   virtual ReceivePlan OnData(PeerId peer, std::string_view header, std::size_t payload_bytes) = 0;
-  // The destinations of an accepted plan are filled (OK) or will not be written any more (an error).
+  // The destinations of an accepted plan are filled (OK) or will not be written any more (an
+  // error).
   virtual void OnReceived(PeerId peer, TransferToken token, const absl::Status& status) = 0;
-  // The memory of a message that Send took will not be read any more. OK says no more than that: whether the peer
-  // kept the bytes, only the peer can say.
+  // The memory of a message that Send took will not be read any more. OK says no more than that:
+  // whether the peer kept the bytes, only the peer can say.
   virtual void OnSent(PeerId peer, TransferToken token, const absl::Status& status) = 0;
-  // Last report about this peer, exactly once, whoever ended the connection: every OnSent and OnReceived has been
-  // called, and the transport touches no memory on behalf of this peer again.
+  // Last report about this peer, exactly once, whoever ended the connection: every OnSent and
+  // OnReceived has been called, and the transport touches no memory on behalf of this peer again.
   virtual void OnClosed(PeerId peer, const absl::Status& why) = 0;
 };
 
 // Messages between two processes, and nothing about what they mean: the seam under TransferService.
 //
-// Completion means: the transport has reported it, or the connection is closed and drained. Only then may memory be
-// reused.
+// Completion means: the transport has reported it, or the connection is closed and drained. Only
+// then may memory be reused.
 //
-// Not thread-safe: made, used and destroyed by the transfer thread. Destruction forces every connection down; after
-// it no memory is touched, and nothing is reported.
+// Not thread-safe: made, used and destroyed by the transfer thread. Destruction forces every
+// connection down; after it no memory is touched, and nothing is reported.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -81,14 +86,16 @@ class Transport {
   // Where peers connect to, numeric "host:port".
   virtual std::string address() const = 0;
 
-  // Prepares memory that payloads come from or go to. FAILED_PRECONDITION when this transport cannot move `kind`.
+  // Prepares memory that payloads come from or go to. FAILED_PRECONDITION when this transport
+  // cannot move `kind`.
   virtual absl::Status RegisterRegion(const MemoryRegion& region) = 0;
 
-  // Starts a connection and returns at once; the peer may be sent to right away. When nobody answers with an error
-  // there is no report: deadlines are the caller's.
+  // Starts a connection and returns at once; the peer may be sent to right away. When nobody
+  // answers with an error there is no report: deadlines are the caller's.
   virtual absl::StatusOr<PeerId> Connect(const std::string& address) = 0;
 
-  // Takes a message; OnSent follows exactly when OK is returned. Messages without a payload arrive in order.
+  // Takes a message; OnSent follows exactly when OK is returned. Messages without a payload arrive
+  // in order.
   virtual absl::Status Send(PeerId peer, OutgoingMessage message) = 0;
 
   // Tears the connection down without waiting for anything in flight; OnClosed follows.
@@ -97,7 +104,8 @@ class Transport {
   // Does what can be done without waiting; false when there was nothing.
   virtual bool Progress() = 0;
 
-  // A descriptor that becomes readable when Progress has work again; nullopt: there is work now, do not sleep.
+  // A descriptor that becomes readable when Progress has work again; nullopt: there is work now, do
+  // not sleep.
   virtual std::optional<int> PrepareToSleep() = 0;
 
   // What carries the bytes of this peer: "tcp", "rc_verbs", "inproc".
@@ -105,6 +113,7 @@ class Transport {
 };
 
 // Makes a transport on the thread that will use it. `handler` outlives the transport.
-using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<Transport>>(TransportHandler& handler)>;
+using TransportFactory =
+    std::function<absl::StatusOr<std::unique_ptr<Transport>>(TransportHandler& handler)>;
 
 }  // namespace baton

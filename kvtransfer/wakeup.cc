@@ -25,9 +25,10 @@ void Wakeup::Notify() {
 }
 
 bool Wakeup::Consume() {
-  // The flag is cleared only after the one write that belongs to it has been read; a notifier between its two steps makes
-  // the descriptor readable in a moment. A Notify that finds the flag still set relies on this call's caller to look,
-  // and the exchange makes visible what came before it.
+  // The flag is cleared only after the one write that belongs to it has been read; a notifier
+  // between its two steps makes the descriptor readable in a moment. A Notify that finds the flag
+  // still set relies on this call's caller to look, and the exchange makes visible what came before
+  // it.
   eventfd_t count = 0;
   return pending_.load() && eventfd_read(fd_.get(), &count) == 0 && pending_.exchange(false);
 }

@@ -7,7 +7,8 @@
 
 namespace baton {
 
-// Wakes one thread that sleeps in poll(). Any number of Notify calls before the next Consume cost one system call.
+// Wakes one thread that sleeps in poll(). Any number of Notify calls before the next Consume cost
+// one system call.
 //
 // Thread-safe: Notify from any thread, the rest by the sleeper.
 class Wakeup {

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kMagic = "BKVT";
 
-// Writes and reads share one list of fields for each message, `Fields` below, so they cannot disagree.
+// Writes and reads share one list of fields for each message, `Fields` below, so they cannot
+// disagree.
 class FieldWriter {
  public:
   void operator()(std::integral auto value) { out_.Put(value); }
@@ -119,7 +120,7 @@ template <typename M, typename T>
 concept Is = std::same_as<std::remove_const_t<M>, T>;
 
 template <typename Visitor, typename M>
-  requires Is<M, Hello> || Is<M, Welcome>
+requires Is<M, Hello> || Is<M, Welcome>
 void Fields(Visitor& field, M& message) {
   field(message.instance);
   field(message.layout_fingerprint);
@@ -195,7 +196,8 @@ absl::StatusOr<Message> DecodeBody(std::string_view body) {
   FieldReader reader(body);
   Fields(reader, message);
   if (!reader.ok() || !reader.AtEnd()) {
-    return absl::InvalidArgumentError(absl::StrCat("message of type ", static_cast<int>(M::kType), " has ",
+    return absl::InvalidArgumentError(absl::StrCat("message of type ", static_cast<int>(M::kType),
+                                                   " has ",
                                                    reader.ok() ? "too many bytes" : "bad fields"));
   }
   return Message(std::move(message));
@@ -263,7 +265,8 @@ absl::StatusOr<Message> Decode(std::string_view bytes) {
 }
 
 absl::Status ToStatus(const Error& error) {
-  const bool known = error.code > 0 && error.code <= static_cast<std::uint16_t>(absl::StatusCode::kUnauthenticated);
+  const bool known = error.code > 0 &&
+                     error.code <= static_cast<std::uint16_t>(absl::StatusCode::kUnauthenticated);
   return {known ? static_cast<absl::StatusCode>(error.code) : absl::StatusCode::kUnknown,
           absl::StrCat("from the peer: ", error.text)};
 }

@@ -11,14 +11,16 @@
 #include "common/random_id.h"
 #include "common/sha256.h"
 
-// What two TransferServices say to each other. Every message starts with 12 bytes, integers little-endian:
+// What two TransferServices say to each other. Every message starts with 12 bytes, integers
+// little-endian:
 //
 //   offset  0  4  magic "BKVT"
 //           4  2  version of the protocol
 //           6  2  MessageType
 //           8  4  bytes that follow
 //
-// then its fields in the order of the structs below; a vector or text is its uint32 count and its elements.
+// then its fields in the order of the structs below; a vector or text is its uint32 count and its
+// elements.
 namespace baton::wire {
 
 inline constexpr std::uint16_t kVersion = 1;
@@ -66,8 +68,8 @@ struct BlockRun {
   friend bool operator==(const BlockRun&, const BlockRun&) = default;
 };
 
-// Decode side: stands until all of it has been sent, for layers that are computed later too. A higher round asks again for
-// blocks that did not arrive.
+// Decode side: stands until all of it has been sent, for layers that are computed later too. A
+// higher round asks again for blocks that did not arrive.
 struct Fetch {
   static constexpr MessageType kType = MessageType::kFetch;
   HandoffId handoff;
@@ -80,8 +82,8 @@ struct Fetch {
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
 
-// Prefill side: header of a payload of `blocks.size()` pieces, each the layers [first_layer, first_layer + layer_count) of
-// one block.
+// Prefill side: header of a payload of `blocks.size()` pieces, each the layers [first_layer,
+// first_layer + layer_count) of one block.
 struct Data {
   static constexpr MessageType kType = MessageType::kData;
   HandoffId handoff;
@@ -152,11 +154,12 @@ using Message = std::variant<Hello, Welcome, Fetch, Data, Complete, Ack, Cancel,
 // REQUIRES: counts within the limits above.
 std::string Encode(const Message& message);
 
-// INVALID_ARGUMENT unless the bytes are exactly one message within the limits; FAILED_PRECONDITION naming both versions
-// when the peer speaks another one.
+// INVALID_ARGUMENT unless the bytes are exactly one message within the limits; FAILED_PRECONDITION
+// naming both versions when the peer speaks another one.
 absl::StatusOr<Message> Decode(std::string_view bytes);
 
-// What an Error says, as a status. A code from a peer may be any number: what is no error code becomes UNKNOWN.
+// What an Error says, as a status. A code from a peer may be any number: what is no error code
+// becomes UNKNOWN.
 absl::Status ToStatus(const Error& error);
 
 }  // namespace baton::wire

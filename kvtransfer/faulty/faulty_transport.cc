@@ -23,14 +23,23 @@ std::optional<wire::MessageType> TypeOf(const std::string& header) {
 // Not thread-safe: used only by the transfer thread.
 class FaultyTransport final : public Transport, public TransportHandler {
  public:
-  FaultyTransport(std::vector<Fault> faults, std::shared_ptr<FaultLog> log, TransportHandler& handler)
-      : faults_(std::move(faults)), log_(std::move(log)), seen_(faults_.size(), 0), handler_(handler) {}
+  FaultyTransport(std::vector<Fault> faults,
+                  std::shared_ptr<FaultLog> log,
+                  TransportHandler& handler)
+      : faults_(std::move(faults)),
+        log_(std::move(log)),
+        seen_(faults_.size(), 0),
+        handler_(handler) {}
 
   void Wrap(std::unique_ptr<Transport> inner) { inner_ = std::move(inner); }
 
   std::string address() const override { return inner_->address(); }
-  absl::Status RegisterRegion(const MemoryRegion& region) override { return inner_->RegisterRegion(region); }
-  absl::StatusOr<PeerId> Connect(const std::string& address) override { return inner_->Connect(address); }
+  absl::Status RegisterRegion(const MemoryRegion& region) override {
+    return inner_->RegisterRegion(region);
+  }
+  absl::StatusOr<PeerId> Connect(const std::string& address) override {
+    return inner_->Connect(address);
+  }
   void Close(PeerId peer) override { inner_->Close(peer); }
   std::string CarrierOf(PeerId peer) const override { return inner_->CarrierOf(peer); }
 
@@ -92,7 +101,9 @@ class FaultyTransport final : public Transport, public TransportHandler {
   }
 
   void OnAccepted(PeerId peer) override { handler_.OnAccepted(peer); }
-  void OnControl(PeerId peer, std::string_view header) override { handler_.OnControl(peer, header); }
+  void OnControl(PeerId peer, std::string_view header) override {
+    handler_.OnControl(peer, header);
+  }
   ReceivePlan OnData(PeerId peer, std::string_view header, std::size_t payload_bytes) override {
     return handler_.OnData(peer, header, payload_bytes);
   }
@@ -152,9 +163,13 @@ class FaultyTransport final : public Transport, public TransportHandler {
     return muted_ ? &kMuted : met;
   }
 
-  absl::Status Forward(PeerId peer, OutgoingMessage message, int copies, std::vector<std::byte> damaged = {}) {
+  absl::Status Forward(PeerId peer,
+                       OutgoingMessage message,
+                       int copies,
+                       std::vector<std::byte> damaged = {}) {
     const TransferToken token(next_token_++);
-    under_way_[token] = {.original = message.token, .copies = copies, .damaged = std::move(damaged)};
+    under_way_[token] = {
+        .original = message.token, .copies = copies, .damaged = std::move(damaged)};
     message.token = token;
     for (int copy = 0; copy < copies; ++copy) {
       if (absl::Status sent = inner_->Send(peer, message); !sent.ok()) {
@@ -208,9 +223,11 @@ class FaultyTransport final : public Transport, public TransportHandler {
 
 }  // namespace
 
-TransportFactory MakeTransport(TransportFactory inner, std::vector<Fault> faults, std::shared_ptr<FaultLog> log) {
-  return [inner = std::move(inner), faults = std::move(faults),
-          log = std::move(log)](TransportHandler& handler) -> absl::StatusOr<std::unique_ptr<Transport>> {
+TransportFactory MakeTransport(TransportFactory inner,
+                               std::vector<Fault> faults,
+                               std::shared_ptr<FaultLog> log) {
+  return [inner = std::move(inner), faults = std::move(faults), log = std::move(log)](
+             TransportHandler& handler) -> absl::StatusOr<std::unique_ptr<Transport>> {
     auto transport = std::make_unique<FaultyTransport>(faults, log, handler);
     ASSIGN_OR_RETURN(std::unique_ptr<Transport> wrapped, inner(*transport));
     transport->Wrap(std::move(wrapped));

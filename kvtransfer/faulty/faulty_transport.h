@@ -11,16 +11,17 @@
 namespace baton::faulty {
 
 enum class FaultAction {
-  kDelay,      // goes out `rounds` calls of Progress later; what is sent meanwhile overtakes it
-  kDrop,       // is reported as sent
+  kDelay,  // goes out `rounds` calls of Progress later; what is sent meanwhile overtakes it
+  kDrop,   // is reported as sent
   kDuplicate,
-  kTruncate,   // loses its last byte
-  kFlip,       // one bit in the middle of the payload, or of the header when there is none
-  kKill,       // the connection is closed instead
-  kMute,       // this and everything later is dropped: the peer looks stopped
+  kTruncate,  // loses its last byte
+  kFlip,      // one bit in the middle of the payload, or of the header when there is none
+  kKill,      // the connection is closed instead
+  kMute,      // this and everything later is dropped: the peer looks stopped
 };
 
-// What happens to the outgoing messages number [first, first + count) of those of `type`, of all when absent.
+// What happens to the outgoing messages number [first, first + count) of those of `type`, of all
+// when absent.
 struct Fault {
   FaultAction action = FaultAction::kDrop;
   std::optional<wire::MessageType> type;
@@ -35,9 +36,10 @@ struct FaultLog {
   std::atomic<int> injected = 0;
 };
 
-// Wraps another transport and damages what is sent through it, the same way in every run with the same messages.
-// `log` is shared by the transport and whoever watches it.
-TransportFactory MakeTransport(TransportFactory inner, std::vector<Fault> faults,
+// Wraps another transport and damages what is sent through it, the same way in every run with the
+// same messages. `log` is shared by the transport and whoever watches it.
+TransportFactory MakeTransport(TransportFactory inner,
+                               std::vector<Fault> faults,
                                std::shared_ptr<FaultLog> log = std::make_shared<FaultLog>());
 
 }  // namespace baton::faulty

@@ -17,8 +17,8 @@ namespace {
 
 // What both ends of a connection share. Thread-safe.
 //
-// Payloads are copied with the mutex held, so whoever has set `closed` knows that the memory of both sides is no longer
-// touched.
+// Payloads are copied with the mutex held, so whoever has set `closed` knows that the memory of
+// both sides is no longer touched.
 struct Link {
   absl::Mutex mutex;
   bool closed ABSL_GUARDED_BY(mutex) = false;
@@ -40,11 +40,12 @@ class InprocTransport;
 
 }  // namespace
 
-// The inbox of one transport. Shared by it and by those that send to it, since either may end first. Thread-safe.
+// The inbox of one transport. Shared by it and by those that send to it, since either may end
+// first. Thread-safe.
 struct Inbox {
   struct Event {
-    std::shared_ptr<Link> link;          // identifies the connection; shared by the two ends
-    std::shared_ptr<Inbox> from;         // where to answer
+    std::shared_ptr<Link> link;   // identifies the connection; shared by the two ends
+    std::shared_ptr<Inbox> from;  // where to answer
     std::variant<Accepted, Message, Sent, Closed> what;
   };
 
@@ -94,7 +95,8 @@ class Hub {
 
 namespace {
 
-// Hands messages to another thread's inbox; the receiver copies payloads straight out of the sender's memory.
+// Hands messages to another thread's inbox; the receiver copies payloads straight out of the
+// sender's memory.
 //
 // Not thread-safe: used only by the transfer thread.
 class InprocTransport final : public Transport {
@@ -141,9 +143,10 @@ class InprocTransport final : public Transport {
     }
     End& end = found->second;
     end.unsent.push_back(message.token);
-    end.target->Put({.link = end.link,
-                     .from = inbox_,
-                     .what = Message{std::move(message.header), std::move(message.payload), message.token}});
+    end.target->Put(
+        {.link = end.link,
+         .from = inbox_,
+         .what = Message{std::move(message.header), std::move(message.payload), message.token}});
     return absl::OkStatus();
   }
 
@@ -180,8 +183,8 @@ class InprocTransport final : public Transport {
 
  private:
   struct End {
-    std::shared_ptr<Link> link;     // shared with the other end
-    std::shared_ptr<Inbox> target;  // the other end's
+    std::shared_ptr<Link> link;        // shared with the other end
+    std::shared_ptr<Inbox> target;     // the other end's
     std::deque<TransferToken> unsent;  // sent and not reported
     bool closing = false;
     absl::Status why;
@@ -190,7 +193,11 @@ class InprocTransport final : public Transport {
   PeerId AddEnd(std::shared_ptr<Link> link, std::shared_ptr<Inbox> target) {
     const PeerId peer(next_peer_++);
     by_link_[link.get()] = peer;
-    ends_[peer] = {.link = std::move(link), .target = std::move(target), .unsent = {}, .closing = false, .why = {}};
+    ends_[peer] = {.link = std::move(link),
+                   .target = std::move(target),
+                   .unsent = {},
+                   .closing = false,
+                   .why = {}};
     return peer;
   }
 
@@ -235,7 +242,8 @@ class InprocTransport final : public Transport {
       payload_bytes += part.size();
     }
     if (payload_bytes == 0) {
-      event.from->Put({.link = event.link, .from = inbox_, .what = Sent{message.token, absl::OkStatus()}});
+      event.from->Put(
+          {.link = event.link, .from = inbox_, .what = Sent{message.token, absl::OkStatus()}});
       handler_.OnControl(peer, message.header);
       return;
     }
@@ -248,14 +256,17 @@ class InprocTransport final : public Transport {
         copied = true;
       }
     }
-    event.from->Put({.link = event.link, .from = inbox_, .what = Sent{message.token, absl::OkStatus()}});
+    event.from->Put(
+        {.link = event.link, .from = inbox_, .what = Sent{message.token, absl::OkStatus()}});
     if (plan.accept) {
-      handler_.OnReceived(peer, plan.token,
-                          copied ? absl::OkStatus() : absl::UnavailableError("connection closed by the peer"));
+      handler_.OnReceived(
+          peer, plan.token,
+          copied ? absl::OkStatus() : absl::UnavailableError("connection closed by the peer"));
     }
   }
 
-  static void Copy(std::vector<std::span<const std::byte>> from, std::vector<std::span<std::byte>> to) {
+  static void Copy(std::vector<std::span<const std::byte>> from,
+                   std::vector<std::span<std::byte>> to) {
     std::size_t source = 0;
     for (std::span<std::byte>& destination : to) {
       while (!destination.empty() && source < from.size()) {
@@ -291,10 +302,13 @@ class InprocTransport final : public Transport {
 
 }  // namespace
 
-std::shared_ptr<Hub> MakeHub() { return std::make_shared<Hub>(); }
+std::shared_ptr<Hub> MakeHub() {
+  return std::make_shared<Hub>();
+}
 
 TransportFactory MakeTransport(std::shared_ptr<Hub> hub) {
-  return [hub = std::move(hub)](TransportHandler& handler) -> absl::StatusOr<std::unique_ptr<Transport>> {
+  return [hub = std::move(hub)](
+             TransportHandler& handler) -> absl::StatusOr<std::unique_ptr<Transport>> {
     ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
     return std::make_unique<InprocTransport>(hub, std::move(wakeup), handler);
   };

@@ -39,7 +39,9 @@ absl::Status ToStatus(ucs_status_t status, const std::string& what) {
   }
 }
 
-absl::StatusOr<UcpMemory> UcpMemory::Map(ucp_context_h context, void* base, std::size_t size_bytes) {
+absl::StatusOr<UcpMemory> UcpMemory::Map(ucp_context_h context,
+                                         void* base,
+                                         std::size_t size_bytes) {
   const ucp_mem_map_params_t params{
       .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
                     UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
@@ -48,7 +50,8 @@ absl::StatusOr<UcpMemory> UcpMemory::Map(ucp_context_h context, void* base, std:
       .memory_type = UCS_MEMORY_TYPE_HOST,
   };
   ucp_mem_h memory = nullptr;
-  RETURN_IF_ERROR(ToStatus(ucp_mem_map(context, &params, &memory), "register the block pool with UCX"));
+  RETURN_IF_ERROR(
+      ToStatus(ucp_mem_map(context, &params, &memory), "register the block pool with UCX"));
   return UcpMemory(context, memory);
 }
 
@@ -66,7 +69,8 @@ UcpMemory::~UcpMemory() {
 
 absl::StatusOr<UcpContext> MakeContext() {
   ucp_config_t* config = nullptr;
-  RETURN_IF_ERROR(ToStatus(ucp_config_read(nullptr, nullptr, &config), "read the UCX configuration"));
+  RETURN_IF_ERROR(
+      ToStatus(ucp_config_read(nullptr, nullptr, &config), "read the UCX configuration"));
   // No remote memory access: over TCP and shared memory UCX would write wherever a peer says.
   const ucp_params_t params{
       .field_mask = UCP_PARAM_FIELD_FEATURES,
@@ -97,7 +101,8 @@ absl::StatusOr<SocketAddress> SocketAddress::Make(const std::string& host, int p
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("address \"", host, "\": ", gai_strerror(error)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("address \"", host, "\": ", gai_strerror(error)));
   }
   sockaddr_storage storage{};
   std::memcpy(&storage, found->ai_addr, found->ai_addrlen);
@@ -110,7 +115,8 @@ absl::StatusOr<SocketAddress> SocketAddress::Parse(const std::string& address) {
   int port = 0;
   const char* end = address.data() + address.size();
   if (colon == std::string::npos ||
-      std::from_chars(address.data() + colon + 1, end, port).ptr != end || port <= 0 || port > 65535) {
+      std::from_chars(address.data() + colon + 1, end, port).ptr != end || port <= 0 ||
+      port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat("address \"", address, "\" is not host:port"));
   }
   std::string host = address.substr(0, colon);
@@ -123,16 +129,19 @@ absl::StatusOr<SocketAddress> SocketAddress::Parse(const std::string& address) {
 std::string SocketAddress::host() const {
   char text[INET6_ADDRSTRLEN] = "";
   if (storage_.ss_family == AF_INET6) {
-    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, text, sizeof(text));
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, text,
+              sizeof(text));
   } else {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, text, sizeof(text));
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, text,
+              sizeof(text));
   }
   return text;
 }
 
 int SocketAddress::port() const {
-  return ntohs(storage_.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port
-                                              : reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
+  return ntohs(storage_.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
 }
 
 ucs_sock_addr_t SocketAddress::ForUcx() const {
@@ -142,11 +151,13 @@ ucs_sock_addr_t SocketAddress::ForUcx() const {
 }
 
 std::string JoinHostPort(const std::string& host, int port) {
-  return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port) : absl::StrCat("[", host, "]:", port);
+  return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port)
+                                             : absl::StrCat("[", host, "]:", port);
 }
 
-// UCX 1.13 has no query for this; its printed form has lines like "lane[2]:  1:tcp/lo.0 md[0] -> ... am am_bw#0". The
-// lane that carries active messages is the one with the word "am"; "cm" lanes only set connections up.
+// UCX 1.13 has no query for this; its printed form has lines like "lane[2]:  1:tcp/lo.0 md[0] ->
+// ... am am_bw#0". The lane that carries active messages is the one with the word "am"; "cm" lanes
+// only set connections up.
 std::string CarrierOf(ucp_ep_h endpoint) {
   char* text = nullptr;
   std::size_t size = 0;
@@ -164,9 +175,11 @@ std::string CarrierOf(ucp_ep_h endpoint) {
     const std::size_t line_end = std::min(info.find('\n', start), info.size());
     const std::string line = info.substr(start, line_end - start) + " ";
     start = line_end;
-    const std::size_t colon = line.find(':', line.find(':') + 1);  // "lane[n]:  <index>:<transport>/<device>"
+    const std::size_t colon =
+        line.find(':', line.find(':') + 1);  // "lane[n]:  <index>:<transport>/<device>"
     const std::size_t slash = line.find('/', colon == std::string::npos ? 0 : colon);
-    if (line.find(" am ") != std::string::npos && colon != std::string::npos && slash != std::string::npos) {
+    if (line.find(" am ") != std::string::npos && colon != std::string::npos &&
+        slash != std::string::npos) {
       return line.substr(colon + 1, slash - colon - 1);
     }
   }

@@ -12,7 +12,8 @@
 // Owners of UCX handles. Private to this folder: only its sources see UCX headers.
 namespace baton::ucx {
 
-// "<what>: <UCX's words>". Whatever a lost peer looks like to UCX is UNAVAILABLE: the same kill shows as several codes.
+// "<what>: <UCX's words>". Whatever a lost peer looks like to UCX is UNAVAILABLE: the same kill
+// shows as several codes.
 absl::Status ToStatus(ucs_status_t status, const std::string& what);
 
 struct DestroyContext {
@@ -35,7 +36,8 @@ using UcpListener = std::unique_ptr<ucp_listener, DestroyListener>;
 class UcpMemory {
  public:
   static absl::StatusOr<UcpMemory> Map(ucp_context_h context, void* base, std::size_t size_bytes);
-  UcpMemory(UcpMemory&& other) noexcept : context_(other.context_), memory_(std::exchange(other.memory_, nullptr)) {}
+  UcpMemory(UcpMemory&& other) noexcept
+      : context_(other.context_), memory_(std::exchange(other.memory_, nullptr)) {}
   UcpMemory& operator=(UcpMemory&& other) noexcept;
   ~UcpMemory();
 

@@ -21,7 +21,9 @@ bool HasRdmaDevice() {
   return std::filesystem::exists(devices, error) && !std::filesystem::is_empty(devices, error);
 }
 
-void SetUnlessSet(const char* name, const char* value) { setenv(name, value, /*overwrite=*/0); }
+void SetUnlessSet(const char* name, const char* value) {
+  setenv(name, value, /*overwrite=*/0);
+}
 
 LogLevel ToLogLevel(ucs_log_level_t level) {
   if (level <= UCS_LOG_LEVEL_ERROR) {
@@ -50,8 +52,8 @@ ucs_log_func_rc_t LogToOurs(const char* /*file*/,
 }  // namespace
 
 void SetDefaults() {
-  // Naming transports that the machine lacks would only make UCX warn. Shared memory needs settings of its own, and cma
-  // ends a healthy process when its peer dies.
+  // Naming transports that the machine lacks would only make UCX warn. Shared memory needs settings
+  // of its own, and cma ends a healthy process when its peer dies.
   SetUnlessSet("UCX_TLS", HasRdmaDevice() ? "rc,ud,tcp" : "tcp");
   // Five times the bandwidth of the default 8 KB; a receiver's must be at least its sender's.
   SetUnlessSet("UCX_TCP_TX_SEG_SIZE", "256k");
@@ -64,7 +66,8 @@ void SetDefaults() {
     return true;
   }();
   static_cast<void>(redirected);
-  // UCX took these over when its library was loaded, before main; crashes are for the debugger and the sanitizers.
+  // UCX took these over when its library was loaded, before main; crashes are for the debugger and
+  // the sanitizers.
   static const bool disabled = [] {
     for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) {
       ucs_debug_disable_signal(signal);

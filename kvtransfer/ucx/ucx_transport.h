@@ -12,12 +12,12 @@ struct TransportOptions {
   std::string advertise_host;             // numeric; empty: listen_host as resolved
 };
 
-// Presets what UCX reads from its environment, keeping whatever the user has set. Call in main before any other thread
-// runs and before the first transport.
+// Presets what UCX reads from its environment, keeping whatever the user has set. Call in main
+// before any other thread runs and before the first transport.
 void SetDefaults();
 
-// Active messages over whatever UCX finds (TCP; RDMA with its devices), endpoints by socket address, peer-failure error
-// mode, no remote memory access.
+// Active messages over whatever UCX finds (TCP; RDMA with its devices), endpoints by socket
+// address, peer-failure error mode, no remote memory access.
 TransportFactory MakeTransport(TransportOptions options);
 
 }  // namespace baton::ucx

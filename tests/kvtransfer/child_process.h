@@ -14,8 +14,8 @@ extern char** environ;
 
 namespace baton {
 
-// A program that the test has started; killed and reaped at the end. Its standard output is read by lines; closing its
-// standard input asks it to end.
+// A program that the test has started; killed and reaped at the end. Its standard output is read by
+// lines; closing its standard input asks it to end.
 class ChildProcess {
  public:
   explicit ChildProcess(std::vector<std::string> arguments) {

@@ -16,7 +16,8 @@ namespace baton {
 
 inline constexpr int kFaultBlocks = 12;
 
-// Short times, so that silence is noticed quickly; deadlines stay long, so that it is not they that end a handoff.
+// Short times, so that silence is noticed quickly; deadlines stay long, so that it is not they that
+// end a handoff.
 inline void Impatient(TransferOptions& options) {
   options.times.heartbeat = std::chrono::milliseconds(20);
   options.times.suspect = std::chrono::milliseconds(100);
@@ -41,10 +42,12 @@ class Faults : public testing::TestWithParam<std::string> {
  protected:
   Faults() { ucx::SetDefaults(); }
 
-  TransportFactory Plain() { return GetParam() == "ucx" ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_); }
+  TransportFactory Plain() {
+    return GetParam() == "ucx" ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+  }
 
-  // One handoff with `faults` on one side; whatever happens, both sides report one end and hold no pin afterwards, and
-  // what is let go is never written again.
+  // One handoff with `faults` on one side; whatever happens, both sides report one end and hold no
+  // pin afterwards, and what is let go is never written again.
   Outcome HandOver(std::vector<faulty::Fault> faults, bool on_prefill_side) {
     const auto log = std::make_shared<faulty::FaultLog>();
     const TransportFactory damaged = faulty::MakeTransport(Plain(), std::move(faults), log);
@@ -57,7 +60,8 @@ class Faults : public testing::TestWithParam<std::string> {
       prefill.pool.Fill(sources[i], i);
     }
     EXPECT_TRUE(prefill.Offer(id, decode, sources).ok());
-    EXPECT_TRUE(decode.Fetch(id, prefill, MapFrom(0, destinations), 1, std::chrono::seconds(2)).ok());
+    EXPECT_TRUE(
+        decode.Fetch(id, prefill, MapFrom(0, destinations), 1, std::chrono::seconds(2)).ok());
     prefill.ReadyAll(id, kFaultBlocks);
 
     EXPECT_TRUE(decode.fetches.WaitEnd(id));
@@ -71,7 +75,8 @@ class Faults : public testing::TestWithParam<std::string> {
       outcome.right = outcome.right && decode.pool.Holds(destinations[i], i);
     }
     for (const int whole : decode.fetches.Get(id).whole_blocks) {
-      EXPECT_TRUE(decode.pool.Holds(destinations[static_cast<std::size_t>(whole)], static_cast<std::uint64_t>(whole)));
+      EXPECT_TRUE(decode.pool.Holds(destinations[static_cast<std::size_t>(whole)],
+                                    static_cast<std::uint64_t>(whole)));
     }
     ExpectNothingIsWrittenAnyMore(decode);
     outcome.offer = prefill.offers.Get(id);

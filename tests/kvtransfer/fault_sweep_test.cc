@@ -5,7 +5,8 @@ namespace {
 
 using faulty::FaultAction;
 
-// F2, F17: each message in turn is dropped, cut short, or is the last before the connection breaks or falls silent.
+// F2, F17: each message in turn is dropped, cut short, or is the last before the connection breaks
+// or falls silent.
 class FaultAtEachMessage : public Faults {
  protected:
   void Sweep(FaultAction action, bool on_prefill_side, int step) {
@@ -13,7 +14,8 @@ class FaultAtEachMessage : public Faults {
     int failed = 0;
     for (int message = 0; message < 40; message += step) {
       SCOPED_TRACE(testing::Message() << "message " << message);
-      const Outcome outcome = HandOver({{.action = action, .type = std::nullopt, .first = message}}, on_prefill_side);
+      const Outcome outcome =
+          HandOver({{.action = action, .type = std::nullopt, .first = message}}, on_prefill_side);
       landed += outcome.fetch.landed;
       failed += outcome.fetch.failed;
       if (outcome.injected == 0) {
@@ -27,18 +29,40 @@ class FaultAtEachMessage : public Faults {
   }
 };
 
-TEST_P(FaultAtEachMessage, PrefillSideConnectionBreaks) { Sweep(FaultAction::kKill, true, 1); }
-TEST_P(FaultAtEachMessage, DecodeSideConnectionBreaks) { Sweep(FaultAction::kKill, false, 1); }
-TEST_P(FaultAtEachMessage, PrefillSideFallsSilent) { Sweep(FaultAction::kMute, true, 2); }
-TEST_P(FaultAtEachMessage, DecodeSideFallsSilent) { Sweep(FaultAction::kMute, false, 1); }
-TEST_P(FaultAtEachMessage, PrefillSideMessageIsLost) { Sweep(FaultAction::kDrop, true, 1); }
-TEST_P(FaultAtEachMessage, DecodeSideMessageIsLost) { Sweep(FaultAction::kDrop, false, 1); }
-TEST_P(FaultAtEachMessage, PrefillSideMessageIsCutShort) { Sweep(FaultAction::kTruncate, true, 1); }
-TEST_P(FaultAtEachMessage, DecodeSideMessageIsCutShort) { Sweep(FaultAction::kTruncate, false, 1); }
-TEST_P(FaultAtEachMessage, PrefillSideMessageIsDamaged) { Sweep(FaultAction::kFlip, true, 1); }
-TEST_P(FaultAtEachMessage, DecodeSideMessageIsDamaged) { Sweep(FaultAction::kFlip, false, 1); }
+TEST_P(FaultAtEachMessage, PrefillSideConnectionBreaks) {
+  Sweep(FaultAction::kKill, true, 1);
+}
+TEST_P(FaultAtEachMessage, DecodeSideConnectionBreaks) {
+  Sweep(FaultAction::kKill, false, 1);
+}
+TEST_P(FaultAtEachMessage, PrefillSideFallsSilent) {
+  Sweep(FaultAction::kMute, true, 2);
+}
+TEST_P(FaultAtEachMessage, DecodeSideFallsSilent) {
+  Sweep(FaultAction::kMute, false, 1);
+}
+TEST_P(FaultAtEachMessage, PrefillSideMessageIsLost) {
+  Sweep(FaultAction::kDrop, true, 1);
+}
+TEST_P(FaultAtEachMessage, DecodeSideMessageIsLost) {
+  Sweep(FaultAction::kDrop, false, 1);
+}
+TEST_P(FaultAtEachMessage, PrefillSideMessageIsCutShort) {
+  Sweep(FaultAction::kTruncate, true, 1);
+}
+TEST_P(FaultAtEachMessage, DecodeSideMessageIsCutShort) {
+  Sweep(FaultAction::kTruncate, false, 1);
+}
+TEST_P(FaultAtEachMessage, PrefillSideMessageIsDamaged) {
+  Sweep(FaultAction::kFlip, true, 1);
+}
+TEST_P(FaultAtEachMessage, DecodeSideMessageIsDamaged) {
+  Sweep(FaultAction::kFlip, false, 1);
+}
 
-INSTANTIATE_TEST_SUITE_P(Transports, FaultAtEachMessage, testing::Values("inproc", "ucx"),
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         FaultAtEachMessage,
+                         testing::Values("inproc", "ucx"),
                          [](const auto& transport) { return transport.param; });
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace baton {
 namespace {
 
-// A step that is not in the life of a handoff is fatal where checks are on, and an error that changes nothing elsewhere.
+// A step that is not in the life of a handoff is fatal where checks are on, and an error that
+// changes nothing elsewhere.
 template <typename State>
 void ExpectRefused(State from, State to) {
   SCOPED_TRACE(std::string(ToString(from)) + " -> " + std::string(ToString(to)));
@@ -43,28 +44,35 @@ void ExpectOnly(const std::vector<State>& all, const std::set<std::pair<State, S
 TEST(HandoffState, DecodeSideKnowsTheseStepsOnly) {
   using S = DecodeHandoffState;
   const std::vector<S> open = {S::kLeased, S::kRequested, S::kFetching, S::kLanded, S::kAdopted};
-  std::set<std::pair<S, S>> legal = {{S::kLeased, S::kRequested}, {S::kRequested, S::kFetching},
-                                     {S::kFetching, S::kLanded}, {S::kLanded, S::kAdopted}, {S::kAdopted, S::kDone}};
+  std::set<std::pair<S, S>> legal = {{S::kLeased, S::kRequested},
+                                     {S::kRequested, S::kFetching},
+                                     {S::kFetching, S::kLanded},
+                                     {S::kLanded, S::kAdopted},
+                                     {S::kAdopted, S::kDone}};
   for (const S state : open) {
     legal.insert({state, S::kFailed});
     legal.insert({state, S::kCancelled});
   }
-  ExpectOnly<S>({S::kLeased, S::kRequested, S::kFetching, S::kLanded, S::kAdopted, S::kDone, S::kFailed, S::kCancelled},
+  ExpectOnly<S>({S::kLeased, S::kRequested, S::kFetching, S::kLanded, S::kAdopted, S::kDone,
+                 S::kFailed, S::kCancelled},
                 legal);
 }
 
 TEST(HandoffState, PrefillSideKnowsTheseStepsOnly) {
   using S = PrefillHandoffState;
   const std::vector<S> open = {S::kQueued, S::kComputing, S::kServing, S::kServed};
-  std::set<std::pair<S, S>> legal = {{S::kQueued, S::kComputing}, {S::kComputing, S::kServing},
-                                     {S::kServing, S::kServed}, {S::kServed, S::kServing}, {S::kServed, S::kReleased}};
+  std::set<std::pair<S, S>> legal = {{S::kQueued, S::kComputing},
+                                     {S::kComputing, S::kServing},
+                                     {S::kServing, S::kServed},
+                                     {S::kServed, S::kServing},
+                                     {S::kServed, S::kReleased}};
   for (const S state : open) {
     legal.insert({state, S::kFailed});
     legal.insert({state, S::kCancelled});
     legal.insert({state, S::kExpired});
   }
-  ExpectOnly<S>({S::kQueued, S::kComputing, S::kServing, S::kServed, S::kReleased, S::kFailed, S::kCancelled,
-                 S::kExpired},
+  ExpectOnly<S>({S::kQueued, S::kComputing, S::kServing, S::kServed, S::kReleased, S::kFailed,
+                 S::kCancelled, S::kExpired},
                 legal);
 }
 

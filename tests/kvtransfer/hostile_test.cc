@@ -8,13 +8,15 @@
 namespace baton {
 namespace {
 
-// F35, F37, T14: a peer that says what no honest one would. What it says is dropped and counted, never fatal, and no
-// byte outside the leased blocks of the handoff changes.
+// F35, F37, T14: a peer that says what no honest one would. What it says is dropped and counted,
+// never fatal, and no byte outside the leased blocks of the handoff changes.
 class Hostile : public testing::TestWithParam<std::string> {
  protected:
   Hostile() { ucx::SetDefaults(); }
 
-  TransportFactory Factory() { return GetParam() == "ucx" ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_); }
+  TransportFactory Factory() {
+    return GetParam() == "ucx" ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+  }
 
   std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
 };
@@ -30,10 +32,14 @@ class HostilePrefill : public Hostile {
     node_ = std::make_unique<Node>(Factory());
     id_ = HandoffId::Make();
     ASSERT_TRUE(node_->service
-                    ->Fetch({.id = id_, .epoch = 5, .address = peer_->transport->address(), .peer = peer_->instance,
+                    ->Fetch({.id = id_,
+                             .epoch = 5,
+                             .address = peer_->transport->address(),
+                             .peer = peer_->instance,
                              .blocks = MapFrom(2, Scattered(2 + kBlocks, 64, 11)),
                              .pin = std::make_unique<CountingPin>(node_->pins),
-                             .deadline = Clock::System().Now() + kTestPatience, .sink = &node_->fetches})
+                             .deadline = Clock::System().Now() + kTestPatience,
+                             .sink = &node_->fetches})
                     .ok());
     ASSERT_TRUE(peer_->Until([&] { return peer_->Last<wire::Hello>() != nullptr; }));
     connection_ = peer_->accepted[0];
@@ -43,15 +49,24 @@ class HostilePrefill : public Hostile {
   }
 
   wire::Data Good() const {
-    return {.handoff = id_, .epoch = 5, .round = 1, .sequence = 0, .first_layer = 0, .layer_count = 5,
-            .crc32c = Crc32c({reinterpret_cast<const char*>(payload_.data()), payload_.size()}), .blocks = {2, 3}};
+    return {.handoff = id_,
+            .epoch = 5,
+            .round = 1,
+            .sequence = 0,
+            .first_layer = 0,
+            .layer_count = 5,
+            .crc32c = Crc32c({reinterpret_cast<const char*>(payload_.data()), payload_.size()}),
+            .blocks = {2, 3}};
   }
 
-  void ExpectDropped(const wire::Data& data, std::span<const std::byte> payload, DropReason reason) {
+  void ExpectDropped(const wire::Data& data,
+                     std::span<const std::byte> payload,
+                     DropReason reason) {
     SCOPED_TRACE(std::string(ToString(reason)));
     const std::uint64_t before = node_->service->stats().dropped_for(reason);
     ASSERT_TRUE(peer_->Say(connection_, data, payload).ok());
-    EXPECT_TRUE(peer_->Until([&] { return node_->service->stats().dropped_for(reason) == before + 1; }));
+    EXPECT_TRUE(
+        peer_->Until([&] { return node_->service->stats().dropped_for(reason) == before + 1; }));
     EXPECT_EQ(node_->service->stats().messages_received, received_);
     EXPECT_EQ(node_->fetches.Get(id_).calls(), 0);
   }
@@ -90,7 +105,8 @@ TEST_P(HostilePrefill, PiecesThatDoNotFitAreDroppedBeforeMemoryIsNamed) {
     change(data);
     return data;
   };
-  ExpectDropped(with([](wire::Data& d) { d.handoff = HandoffId::Make(); }), payload, DropReason::kUnknownHandoff);
+  ExpectDropped(with([](wire::Data& d) { d.handoff = HandoffId::Make(); }), payload,
+                DropReason::kUnknownHandoff);
   ExpectDropped(with([](wire::Data& d) { d.epoch = 4; }), payload, DropReason::kWrongEpoch);
   ExpectDropped(with([](wire::Data& d) { d.epoch = 6; }), payload, DropReason::kWrongEpoch);
   ExpectDropped(with([](wire::Data& d) { d.round = 0; }), payload, DropReason::kReplayed);
@@ -103,8 +119,11 @@ TEST_P(HostilePrefill, PiecesThatDoNotFitAreDroppedBeforeMemoryIsNamed) {
   ExpectDropped(with([](wire::Data& d) { d.layer_count = 0; }), payload, DropReason::kBadLayers);
   ExpectDropped(with([](wire::Data& d) { d.layer_count = 6; }), payload, DropReason::kBadLayers);
   ExpectDropped(with([](wire::Data& d) { d.first_layer = 1; }), payload, DropReason::kBadLayers);
-  ExpectDropped(with([](wire::Data& d) { d.first_layer = 0xffff; d.layer_count = 0xffff; }), payload,
-                DropReason::kBadLayers);
+  ExpectDropped(with([](wire::Data& d) {
+                  d.first_layer = 0xffff;
+                  d.layer_count = 0xffff;
+                }),
+                payload, DropReason::kBadLayers);
   ExpectDropped(Good(), payload.first(payload.size() - 1), DropReason::kBadLength);
   ExpectDropped(Good(), payload.first(1), DropReason::kBadLength);
   const std::vector<std::byte> longer(payload.size() + 1);
@@ -131,8 +150,9 @@ TEST_P(HostilePrefill, ReplayedPiecesAreDropped) {
   // The whole handoff again, after its end.
   const std::uint64_t before = node_->service->stats().dropped_for(DropReason::kUnknownHandoff);
   ASSERT_TRUE(peer_->Say(connection_, Good(), payload_).ok());
-  EXPECT_TRUE(peer_->Until(
-      [&] { return node_->service->stats().dropped_for(DropReason::kUnknownHandoff) == before + 1; }));
+  EXPECT_TRUE(peer_->Until([&] {
+    return node_->service->stats().dropped_for(DropReason::kUnknownHandoff) == before + 1;
+  }));
 }
 
 TEST_P(HostilePrefill, BytesThatAreNoMessageAreDropped) {
@@ -143,9 +163,9 @@ TEST_P(HostilePrefill, BytesThatAreNoMessageAreDropped) {
   ASSERT_TRUE(peer_->SendBytes(connection_, std::string(kMaxControlBytes, '\xff')).ok());
   ASSERT_TRUE(peer_->SendBytes(connection_, "rubbish", payload_).ok());
   ASSERT_TRUE(peer_->SendBytes(connection_, wire::Encode(Good()).substr(0, 40), payload_).ok());
-  EXPECT_TRUE(
-      peer_->Until([&] { return node_->service->stats().dropped_for(DropReason::kMalformed) == before + 5; }))
-      << node_->service->stats().dropped_for(DropReason::kMalformed);
+  EXPECT_TRUE(peer_->Until([&] {
+    return node_->service->stats().dropped_for(DropReason::kMalformed) == before + 5;
+  })) << node_->service->stats().dropped_for(DropReason::kMalformed);
   // Messages with no place in the conversation.
   const std::uint64_t unexpected = node_->service->stats().dropped_for(DropReason::kUnexpected);
   ASSERT_TRUE(peer_->Say(connection_, wire::Hello{}).ok());
@@ -153,8 +173,9 @@ TEST_P(HostilePrefill, BytesThatAreNoMessageAreDropped) {
   ASSERT_TRUE(peer_->Say(connection_, Good()).ok());
   ASSERT_TRUE(peer_->Say(connection_, wire::Pong{}, payload_).ok());
   ASSERT_TRUE(peer_->Say(connection_, wire::Error{.code = 13, .text = "connection"}).ok());
-  EXPECT_TRUE(
-      peer_->Until([&] { return node_->service->stats().dropped_for(DropReason::kUnexpected) == unexpected + 5; }));
+  EXPECT_TRUE(peer_->Until([&] {
+    return node_->service->stats().dropped_for(DropReason::kUnexpected) == unexpected + 5;
+  }));
   FinishHonestly();
 }
 
@@ -167,9 +188,11 @@ TEST_P(HostilePrefill, AThirdPartyCannotTouchTheHandoff) {
   const std::uint64_t before = node_->service->stats().dropped_for(DropReason::kWrongPeer);
   ASSERT_TRUE(third.Say(*connection, Good(), payload_).ok());
   ASSERT_TRUE(third.Say(*connection, wire::Complete{.handoff = id_, .epoch = 5, .round = 1}).ok());
-  ASSERT_TRUE(third.Say(*connection, wire::Error{.handoff = id_, .epoch = 5, .code = 13, .text = "x"}).ok());
-  EXPECT_TRUE(
-      third.Until([&] { return node_->service->stats().dropped_for(DropReason::kWrongPeer) == before + 3; }));
+  ASSERT_TRUE(
+      third.Say(*connection, wire::Error{.handoff = id_, .epoch = 5, .code = 13, .text = "x"})
+          .ok());
+  EXPECT_TRUE(third.Until(
+      [&] { return node_->service->stats().dropped_for(DropReason::kWrongPeer) == before + 3; }));
   FinishHonestly();
 }
 
@@ -190,22 +213,32 @@ TEST_P(HostilePrefill, CompleteWithoutPiecesAsksOnceAndFails) {
 class HostileDecode : public Hostile {
  protected:
   void Begin() {
-    node_ = std::make_unique<Node>(Factory(), [](TransferOptions& options) { options.parked_fetches = 3; });
+    node_ = std::make_unique<Node>(Factory(),
+                                   [](TransferOptions& options) { options.parked_fetches = 3; });
     peer_ = std::make_unique<RawPeer>(Factory());
     const std::optional<PeerId> connection = peer_->Greet(node_->service->address());
     ASSERT_TRUE(connection);
     connection_ = *connection;
     id_ = HandoffId::Make();
     ASSERT_TRUE(node_->service
-                    ->Offer({.id = id_, .epoch = 5, .peer = peer_->instance, .blocks = Scattered(4, 64, 7),
-                             .pin = std::make_unique<CountingPin>(node_->pins), .sink = &node_->offers})
+                    ->Offer({.id = id_,
+                             .epoch = 5,
+                             .peer = peer_->instance,
+                             .blocks = Scattered(4, 64, 7),
+                             .pin = std::make_unique<CountingPin>(node_->pins),
+                             .sink = &node_->offers})
                     .ok());
     node_->ReadyAll(id_, 4);
     ASSERT_TRUE(WaitUntil([&] { return node_->service->stats().offers == 1; }));
   }
 
   wire::Fetch Good() const {
-    return {.handoff = id_, .epoch = 5, .round = 1, .first_layer = 0, .layer_count = 5, .credit_bytes = 1 << 20,
+    return {.handoff = id_,
+            .epoch = 5,
+            .round = 1,
+            .first_layer = 0,
+            .layer_count = 5,
+            .credit_bytes = 1 << 20,
             .blocks = {{0, 4}}};
   }
 
@@ -214,7 +247,8 @@ class HostileDecode : public Hostile {
     SCOPED_TRACE(std::string(ToString(reason)));
     const std::uint64_t before = node_->service->stats().dropped_for(reason);
     ASSERT_TRUE(peer_->Say(connection_, message).ok());
-    EXPECT_TRUE(peer_->Until([&] { return node_->service->stats().dropped_for(reason) == before + 1; }));
+    EXPECT_TRUE(
+        peer_->Until([&] { return node_->service->stats().dropped_for(reason) == before + 1; }));
     EXPECT_EQ(node_->service->stats().messages_sent, 0u);
     EXPECT_EQ(node_->offers.Get(id_).calls, 0);
   }
@@ -233,14 +267,24 @@ TEST_P(HostileDecode, FetchesThatDoNotFitAreDropped) {
     return fetch;
   };
   ExpectDropped(with([](wire::Fetch& f) { f.epoch = 4; }), DropReason::kWrongEpoch);
-  for (const std::vector<wire::BlockRun>& blocks : std::vector<std::vector<wire::BlockRun>>{
-           {}, {{0, 5}}, {{4, 1}}, {{0, 0}}, {{0, 2}, {1, 2}}, {{2, 1}, {0, 1}}, {{0xffffffff, 0xffffffff}},
-           {{1, 0xffffffff}}}) {
+  for (const std::vector<wire::BlockRun>& blocks :
+       std::vector<std::vector<wire::BlockRun>>{{},
+                                                {{0, 5}},
+                                                {{4, 1}},
+                                                {{0, 0}},
+                                                {{0, 2}, {1, 2}},
+                                                {{2, 1}, {0, 1}},
+                                                {{0xffffffff, 0xffffffff}},
+                                                {{1, 0xffffffff}}}) {
     ExpectDropped(with([&](wire::Fetch& f) { f.blocks = blocks; }), DropReason::kBadBlocks);
   }
   ExpectDropped(with([](wire::Fetch& f) { f.layer_count = 0; }), DropReason::kBadLayers);
   ExpectDropped(with([](wire::Fetch& f) { f.layer_count = 6; }), DropReason::kBadLayers);
-  ExpectDropped(with([](wire::Fetch& f) { f.first_layer = 0xffff; f.layer_count = 0xffff; }), DropReason::kBadLayers);
+  ExpectDropped(with([](wire::Fetch& f) {
+                  f.first_layer = 0xffff;
+                  f.layer_count = 0xffff;
+                }),
+                DropReason::kBadLayers);
   ExpectDropped(wire::Ack{.handoff = id_, .epoch = 5}, DropReason::kUnexpected);
   ExpectDropped(wire::Ack{.handoff = id_, .epoch = 4}, DropReason::kWrongEpoch);
   ExpectDropped(wire::Ack{.handoff = HandoffId::Make(), .epoch = 5}, DropReason::kUnknownHandoff);
@@ -252,7 +296,8 @@ TEST_P(HostileDecode, FetchesThatDoNotFitAreDropped) {
   ASSERT_TRUE(peer_->Until([&] { return peer_->Last<wire::Complete>() != nullptr; }));
   EXPECT_EQ(peer_->Last<wire::Complete>()->bytes, 4u * 5 * 1040);
   ASSERT_TRUE(peer_->Say(connection_, Good()).ok());  // a replay
-  ASSERT_TRUE(peer_->Until([&] { return node_->service->stats().dropped_for(DropReason::kReplayed) == 1; }));
+  ASSERT_TRUE(peer_->Until(
+      [&] { return node_->service->stats().dropped_for(DropReason::kReplayed) == 1; }));
   ASSERT_TRUE(peer_->Say(connection_, wire::Ack{.handoff = id_, .epoch = 5}).ok());
   ASSERT_TRUE(peer_->Until([&] { return node_->offers.Get(id_).calls == 1; }));
   EXPECT_EQ(node_->offers.Get(id_).state, PrefillHandoffState::kReleased);
@@ -270,7 +315,8 @@ TEST_P(HostileDecode, AThirdPartyCannotFetch) {
   ASSERT_TRUE(third.Say(*connection, Good()).ok());
   ASSERT_TRUE(third.Say(*connection, wire::Cancel{.handoff = id_, .epoch = 5}).ok());
   ASSERT_TRUE(third.Say(*connection, wire::Ack{.handoff = id_, .epoch = 5}).ok());
-  EXPECT_TRUE(third.Until([&] { return node_->service->stats().dropped_for(DropReason::kWrongPeer) == 3; }));
+  EXPECT_TRUE(third.Until(
+      [&] { return node_->service->stats().dropped_for(DropReason::kWrongPeer) == 3; }));
   EXPECT_EQ(node_->service->stats().messages_sent, 0u);
   EXPECT_EQ(node_->offers.Get(id_).calls, 0);
 }
@@ -284,7 +330,8 @@ TEST_P(HostileDecode, ParkedFetchesAreBounded) {
     ASSERT_TRUE(peer_->Say(connection_, fetch).ok());
   }
   ASSERT_TRUE(peer_->Until([&] { return peer_->CountOf<wire::Error>() == 2; }));
-  EXPECT_EQ(peer_->Last<wire::Error>()->code, static_cast<std::uint16_t>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(peer_->Last<wire::Error>()->code,
+            static_cast<std::uint16_t>(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(node_->service->stats().parked_fetches, 3);
   peer_->transport->Close(connection_);
   EXPECT_TRUE(peer_->Until([&] { return node_->service->stats().parked_fetches == 0; }));
@@ -298,8 +345,8 @@ TEST_P(HostileDecode, NothingIsServedBeforeTheGreeting) {
   const std::uint64_t before = node_->service->stats().dropped_for(DropReason::kUnexpected);
   ASSERT_TRUE(silent.Say(connection, Good()).ok());
   ASSERT_TRUE(silent.Say(connection, wire::Ping{}).ok());
-  EXPECT_TRUE(
-      silent.Until([&] { return node_->service->stats().dropped_for(DropReason::kUnexpected) == before + 2; }));
+  EXPECT_TRUE(silent.Until(
+      [&] { return node_->service->stats().dropped_for(DropReason::kUnexpected) == before + 2; }));
   ASSERT_TRUE(silent.SendBytes(connection, "BKVT\x09\x00 and another version").ok());
   ASSERT_TRUE(silent.Until([&] { return silent.Last<wire::Error>() != nullptr; }));
 }

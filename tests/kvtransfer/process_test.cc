@@ -24,10 +24,14 @@ class TwoProcesses : public testing::Test {
   }
 
   absl::Status Fetch(Node& decode) {
-    return decode.service->Fetch({.id = id_, .epoch = 1, .address = address_, .peer = instance_,
+    return decode.service->Fetch({.id = id_,
+                                  .epoch = 1,
+                                  .address = address_,
+                                  .peer = instance_,
                                   .blocks = MapFrom(0, Scattered(kProcessBlocks, 64, 11)),
                                   .pin = std::make_unique<CountingPin>(decode.pins),
-                                  .deadline = Clock::System().Now() + kTestPatience, .sink = &decode.fetches});
+                                  .deadline = Clock::System().Now() + kTestPatience,
+                                  .sink = &decode.fetches});
   }
   static bool AllRight(Node& decode) {
     const std::vector<BlockId> destinations = Scattered(kProcessBlocks, 64, 11);
@@ -44,13 +48,15 @@ class TwoProcesses : public testing::Test {
   std::string address_;
 };
 
-// F1, F2, T33: killed with pieces under way; the decode side knows within two seconds, names what is whole, and is free.
+// F1, F2, T33: killed with pieces under way; the decode side knows within two seconds, names what
+// is whole, and is free.
 TEST_F(TwoProcesses, KilledPrefillSideIsNoticed) {
   Node decode(ucx::MakeTransport({}));
   const std::unique_ptr<ChildProcess> prefill = StartPrefill(0, 7, decode);
   ASSERT_TRUE(Fetch(decode).ok());
-  ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().bytes_received == 7 * decode.pool.layout().block_bytes(); }))
-      << address_;
+  ASSERT_TRUE(WaitUntil([&] {
+    return decode.service->stats().bytes_received == 7 * decode.pool.layout().block_bytes();
+  })) << address_;
 
   const TimePoint killed = Clock::System().Now();
   prefill->Kill();
@@ -69,7 +75,9 @@ TEST_F(TwoProcesses, StoppedPrefillSideIsNoticed) {
   Node decode(ucx::MakeTransport({}));
   const std::unique_ptr<ChildProcess> prefill = StartPrefill(0, 7, decode);
   ASSERT_TRUE(Fetch(decode).ok());
-  ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().bytes_received == 7 * decode.pool.layout().block_bytes(); }));
+  ASSERT_TRUE(WaitUntil([&] {
+    return decode.service->stats().bytes_received == 7 * decode.pool.layout().block_bytes();
+  }));
 
   const TimePoint stopped = Clock::System().Now();
   prefill->Signal(SIGSTOP);
@@ -83,7 +91,8 @@ TEST_F(TwoProcesses, StoppedPrefillSideIsNoticed) {
     std::memset(decode.pool.block(BlockId(i)), 0xc5, decode.pool.layout().block_bytes());
   }
   prefill->Signal(SIGCONT);
-  EXPECT_FALSE(WaitUntil([&] { return !decode.pool.IsUntouched(BlockId(3)); }, std::chrono::milliseconds(100)));
+  EXPECT_FALSE(WaitUntil([&] { return !decode.pool.IsUntouched(BlockId(3)); },
+                         std::chrono::milliseconds(100)));
 }
 
 // F4: the decode side is killed; pinned blocks come back with the end of the lease.
@@ -94,14 +103,21 @@ TEST_F(TwoProcesses, KilledDecodeSideLetsTheLeaseExpire) {
   const HandoffId id = HandoffId::Make();
   const InstanceId instance = InstanceId::Make();
   ASSERT_TRUE(prefill.service
-                  ->Offer({.id = id, .epoch = 1, .peer = instance, .blocks = Scattered(kProcessBlocks, 64, 7),
-                           .pin = std::make_unique<CountingPin>(prefill.pins), .sink = &prefill.offers})
+                  ->Offer({.id = id,
+                           .epoch = 1,
+                           .peer = instance,
+                           .blocks = Scattered(kProcessBlocks, 64, 7),
+                           .pin = std::make_unique<CountingPin>(prefill.pins),
+                           .sink = &prefill.offers})
                   .ok());
-  prefill.service->MarkReady(id, {.first_block = 0, .block_count = 7, .first_layer = 0, .layer_count = 5});
-  ChildProcess decode({PEER_PROCESS, "decode", "0", instance.ToString(), id.ToString(), "0", prefill.service->address(),
-                       prefill.options.instance.ToString()});
+  prefill.service->MarkReady(
+      id, {.first_block = 0, .block_count = 7, .first_layer = 0, .layer_count = 5});
+  ChildProcess decode({PEER_PROCESS, "decode", "0", instance.ToString(), id.ToString(), "0",
+                       prefill.service->address(), prefill.options.instance.ToString()});
   ASSERT_FALSE(decode.ReadLine().empty());
-  ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().bytes_sent == 7 * prefill.pool.layout().block_bytes(); }));
+  ASSERT_TRUE(WaitUntil([&] {
+    return prefill.service->stats().bytes_sent == 7 * prefill.pool.layout().block_bytes();
+  }));
   EXPECT_EQ(prefill.offers.Get(id).calls, 0);
 
   decode.Kill();
@@ -111,8 +127,8 @@ TEST_F(TwoProcesses, KilledDecodeSideLetsTheLeaseExpire) {
   EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle(); }));
 }
 
-// F8, T30, B47, B49: the prefill side is killed and started on the same port again and again; each handoff works, and
-// nothing known of an earlier instance is in the way.
+// F8, T30, B47, B49: the prefill side is killed and started on the same port again and again; each
+// handoff works, and nothing known of an earlier instance is in the way.
 TEST_F(TwoProcesses, RestartsOnTheSamePortAreFollowed) {
   Node decode(ucx::MakeTransport({}));
   int port = 0;
@@ -123,7 +139,8 @@ TEST_F(TwoProcesses, RestartsOnTheSamePortAreFollowed) {
     port = std::stoi(address_.substr(colon + 1));
     ASSERT_TRUE(Fetch(decode).ok());
     ASSERT_TRUE(decode.fetches.WaitEnd(id_));
-    ASSERT_EQ(decode.fetches.Get(id_).landed, 1) << "run " << run << ": " << decode.fetches.Get(id_).why;
+    ASSERT_EQ(decode.fetches.Get(id_).landed, 1)
+        << "run " << run << ": " << decode.fetches.Get(id_).why;
     EXPECT_TRUE(AllRight(decode));
     for (std::uint32_t i = 0; i < 64; ++i) {
       std::memset(decode.pool.block(BlockId(i)), 0xc5, decode.pool.layout().block_bytes());
@@ -132,7 +149,8 @@ TEST_F(TwoProcesses, RestartsOnTheSamePortAreFollowed) {
   EXPECT_TRUE(WaitUntil([&] { return decode.IsIdle(); }));
 }
 
-// The old instance has died unnoticed, since nothing was open; a fetch meant for it meets its successor.
+// The old instance has died unnoticed, since nothing was open; a fetch meant for it meets its
+// successor.
 TEST_F(TwoProcesses, AFetchMeantForTheOldInstanceIsRefused) {
   Node decode(ucx::MakeTransport({}));
   std::unique_ptr<ChildProcess> prefill = StartPrefill(0, kProcessBlocks, decode);
@@ -148,7 +166,8 @@ TEST_F(TwoProcesses, AFetchMeantForTheOldInstanceIsRefused) {
   id_ = HandoffId::Make();
   ASSERT_TRUE(Fetch(decode).ok());
   ASSERT_TRUE(decode.fetches.WaitEnd(id_));
-  EXPECT_EQ(decode.fetches.Get(id_).why.code(), absl::StatusCode::kUnavailable) << decode.fetches.Get(id_).why;
+  EXPECT_EQ(decode.fetches.Get(id_).why.code(), absl::StatusCode::kUnavailable)
+      << decode.fetches.Get(id_).why;
 
   instance_ = new_instance;
   id_ = current;

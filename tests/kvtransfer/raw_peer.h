@@ -14,7 +14,8 @@
 
 namespace baton {
 
-// A peer without a TransferService: says whatever the test wants and remembers what it hears. Lives on the test's thread.
+// A peer without a TransferService: says whatever the test wants and remembers what it hears. Lives
+// on the test's thread.
 class RawPeer final : public TransportHandler {
  public:
   explicit RawPeer(const TransportFactory& factory) : instance(InstanceId::Make()) {
@@ -34,7 +35,8 @@ class RawPeer final : public TransportHandler {
   };
 
   // Progresses until `condition` holds.
-  bool Until(const std::function<bool()>& condition, std::chrono::milliseconds patience = kTestPatience) {
+  bool Until(const std::function<bool()>& condition,
+             std::chrono::milliseconds patience = kTestPatience) {
     return WaitUntil(
         [&] {
           while (transport->Progress()) {
@@ -45,13 +47,16 @@ class RawPeer final : public TransportHandler {
   }
 
   absl::Status SendBytes(PeerId peer, std::string header, std::span<const std::byte> payload = {}) {
-    OutgoingMessage message{.header = std::move(header), .payload = {}, .token = TransferToken(next_token++)};
+    OutgoingMessage message{
+        .header = std::move(header), .payload = {}, .token = TransferToken(next_token++)};
     if (!payload.empty()) {
       message.payload.push_back(payload);
     }
     return transport->Send(peer, std::move(message));
   }
-  absl::Status Say(PeerId peer, const wire::Message& message, std::span<const std::byte> payload = {}) {
+  absl::Status Say(PeerId peer,
+                   const wire::Message& message,
+                   std::span<const std::byte> payload = {}) {
     return SendBytes(peer, wire::Encode(message), payload);
   }
 
@@ -100,7 +105,9 @@ class RawPeer final : public TransportHandler {
   void OnSent(PeerId peer, TransferToken token, const absl::Status& status) override {
     sent.push_back({peer, token, status});
   }
-  void OnClosed(PeerId peer, const absl::Status& why) override { closed.push_back({peer, {}, why}); }
+  void OnClosed(PeerId peer, const absl::Status& why) override {
+    closed.push_back({peer, {}, why});
+  }
 
   InstanceId instance;
   std::function<ReceivePlan(std::size_t payload_bytes)> plan;  // absent: everything is dropped

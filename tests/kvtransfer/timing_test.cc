@@ -18,15 +18,23 @@ class Timing : public testing::Test {
   Timing() { ucx::SetDefaults(); }
 
   std::unique_ptr<Node> MakeNode(TransportFactory factory) {
-    return std::make_unique<Node>(std::move(factory), [this](TransferOptions& options) { options.clock = &clock_; });
+    return std::make_unique<Node>(std::move(factory),
+                                  [this](TransferOptions& options) { options.clock = &clock_; });
   }
   std::unique_ptr<Node> MakeNode() { return MakeNode(inproc::MakeTransport(hub_)); }
 
   // A fetch from a prefill side that the test plays.
-  absl::Status FetchFrom(Node& node, const RawPeer& peer, HandoffId id, Duration patience = std::chrono::hours(1)) {
-    return node.service->Fetch({.id = id, .epoch = 1, .address = peer.transport->address(), .peer = peer.instance,
+  absl::Status FetchFrom(Node& node,
+                         const RawPeer& peer,
+                         HandoffId id,
+                         Duration patience = std::chrono::hours(1)) {
+    return node.service->Fetch({.id = id,
+                                .epoch = 1,
+                                .address = peer.transport->address(),
+                                .peer = peer.instance,
                                 .blocks = MapFrom(0, Scattered(4, 64, 11)),
-                                .pin = std::make_unique<CountingPin>(node.pins), .deadline = clock_.Now() + patience,
+                                .pin = std::make_unique<CountingPin>(node.pins),
+                                .deadline = clock_.Now() + patience,
                                 .sink = &node.fetches});
   }
   static void Welcome(RawPeer& peer) {
@@ -49,8 +57,12 @@ TEST_F(Timing, OfferExpiresWhenNobodyRenewsIt) {
   RawPeer peer(inproc::MakeTransport(hub_));
   const HandoffId id = HandoffId::Make();
   ASSERT_TRUE(node->service
-                  ->Offer({.id = id, .epoch = 1, .peer = peer.instance, .blocks = Scattered(4, 64, 7),
-                           .pin = std::make_unique<CountingPin>(node->pins), .sink = &node->offers})
+                  ->Offer({.id = id,
+                           .epoch = 1,
+                           .peer = peer.instance,
+                           .blocks = Scattered(4, 64, 7),
+                           .pin = std::make_unique<CountingPin>(node->pins),
+                           .sink = &node->offers})
                   .ok());
   ASSERT_TRUE(WaitUntil([&] { return node->service->stats().offers == 1; }));
   clock_.Advance(milliseconds(4900));
@@ -62,20 +74,29 @@ TEST_F(Timing, OfferExpiresWhenNobodyRenewsIt) {
   EXPECT_EQ(node->offers.Get(id).pins_alive, 0);
 }
 
-// T06, F4, F10: pings renew the lease; when they stop the peer is taken for dead, the blocks come back with the end of
-// the lease, and a peer that wakes up afterwards is refused.
+// T06, F4, F10: pings renew the lease; when they stop the peer is taken for dead, the blocks come
+// back with the end of the lease, and a peer that wakes up afterwards is refused.
 TEST_F(Timing, LeaseLivesOnPings) {
   const std::unique_ptr<Node> node = MakeNode();
   RawPeer peer(inproc::MakeTransport(hub_));
   const HandoffId id = HandoffId::Make();
   ASSERT_TRUE(node->service
-                  ->Offer({.id = id, .epoch = 1, .peer = peer.instance, .blocks = Scattered(4, 64, 7),
-                           .pin = std::make_unique<CountingPin>(node->pins), .sink = &node->offers})
+                  ->Offer({.id = id,
+                           .epoch = 1,
+                           .peer = peer.instance,
+                           .blocks = Scattered(4, 64, 7),
+                           .pin = std::make_unique<CountingPin>(node->pins),
+                           .sink = &node->offers})
                   .ok());
   std::optional<PeerId> connection = peer.Greet(node->service->address());
   ASSERT_TRUE(connection);
-  const wire::Fetch fetch{.handoff = id, .epoch = 1, .round = 1, .first_layer = 0, .layer_count = 5,
-                          .credit_bytes = 1 << 20, .blocks = {{0, 4}}};
+  const wire::Fetch fetch{.handoff = id,
+                          .epoch = 1,
+                          .round = 1,
+                          .first_layer = 0,
+                          .layer_count = 5,
+                          .credit_bytes = 1 << 20,
+                          .blocks = {{0, 4}}};
   ASSERT_TRUE(peer.Say(*connection, fetch).ok());
 
   for (int beat = 0; beat < 20; ++beat) {
@@ -108,8 +129,12 @@ TEST_F(Timing, PingsRenewOnlyWhatIsTheirs) {
   RawPeer third(inproc::MakeTransport(hub_));
   const HandoffId id = HandoffId::Make();
   ASSERT_TRUE(node->service
-                  ->Offer({.id = id, .epoch = 1, .peer = InstanceId::Make(), .blocks = Scattered(4, 64, 7),
-                           .pin = std::make_unique<CountingPin>(node->pins), .sink = &node->offers})
+                  ->Offer({.id = id,
+                           .epoch = 1,
+                           .peer = InstanceId::Make(),
+                           .blocks = Scattered(4, 64, 7),
+                           .pin = std::make_unique<CountingPin>(node->pins),
+                           .sink = &node->offers})
                   .ok());
   const std::optional<PeerId> connection = third.Greet(node->service->address());
   ASSERT_TRUE(connection);
@@ -142,7 +167,8 @@ TEST_F(Timing, SilentPrefillSideFailsTheFetchAfterASecond) {
   EXPECT_TRUE(StaysSo(peer, [&] { return node->fetches.Get(id).calls() == 0; }));
   clock_.Advance(milliseconds(100));
   ASSERT_TRUE(node->fetches.WaitEnd(id));
-  EXPECT_EQ(node->fetches.Get(id).why.code(), absl::StatusCode::kUnavailable) << node->fetches.Get(id).why;
+  EXPECT_EQ(node->fetches.Get(id).why.code(), absl::StatusCode::kUnavailable)
+      << node->fetches.Get(id).why;
   EXPECT_TRUE(WaitUntil([&] { return node->IsIdle(); }));
 }
 
@@ -192,8 +218,9 @@ TEST_F(Timing, IdleConnectionsStayUsable) {
   EXPECT_EQ(decode->service->stats().connects, 1u);
 }
 
-// F39, T09, and the reason for quarantine: the fetch is cancelled while UCX may still write. The event comes at once, the
-// pin goes only after the connection is down, and then nothing is written any more, however late the sender wakes.
+// F39, T09, and the reason for quarantine: the fetch is cancelled while UCX may still write. The
+// event comes at once, the pin goes only after the connection is down, and then nothing is written
+// any more, however late the sender wakes.
 TEST_F(Timing, CancelledMemoryIsHeldUntilTheTransportLetsGo) {
   const std::unique_ptr<Node> node = MakeNode(ucx::MakeTransport({}));
   RawPeer peer(ucx::MakeTransport({}));
@@ -202,8 +229,13 @@ TEST_F(Timing, CancelledMemoryIsHeldUntilTheTransportLetsGo) {
   Welcome(peer);
   const std::vector<std::byte> payload(4 * 5 * 1040, std::byte{0x77});
   ASSERT_TRUE(peer.Say(peer.accepted[0],
-                       wire::Data{.handoff = id, .epoch = 1, .round = 1, .first_layer = 0, .layer_count = 5,
-                                  .crc32c = Crc32c({reinterpret_cast<const char*>(payload.data()), payload.size()}),
+                       wire::Data{.handoff = id,
+                                  .epoch = 1,
+                                  .round = 1,
+                                  .first_layer = 0,
+                                  .layer_count = 5,
+                                  .crc32c = Crc32c({reinterpret_cast<const char*>(payload.data()),
+                                                    payload.size()}),
                                   .blocks = {0, 1, 2, 3}},
                        payload)
                   .ok());
@@ -219,7 +251,8 @@ TEST_F(Timing, CancelledMemoryIsHeldUntilTheTransportLetsGo) {
 
   clock_.Advance(milliseconds(200));
 
-  EXPECT_TRUE(WaitUntil([&] { return node->pins == 0 && node->service->stats().quarantined_blocks == 0; }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return node->pins == 0 && node->service->stats().quarantined_blocks == 0; }));
   for (std::uint32_t i = 0; i < 64; ++i) {
     std::memset(node->pool.block(BlockId(i)), 0xc5, node->pool.layout().block_bytes());
   }

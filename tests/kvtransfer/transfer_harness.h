@@ -29,14 +29,21 @@ class FakeClock final : public Clock {
 };
 
 inline KvLayout SmallLayout() {
-  return {.layers = 5, .kv_heads = 1, .head_dim = 16, .element_type = "bf16", .layout_id = "test", .layer_bytes = 1040};
+  return {.layers = 5,
+          .kv_heads = 1,
+          .head_dim = 16,
+          .element_type = "bf16",
+          .layout_id = "test",
+          .layer_bytes = 1040};
 }
 
 // A pool whose bytes tell block, layer and place, or a canary where nothing has been written.
 class TestPool {
  public:
   TestPool(KvLayout layout, int blocks)
-      : layout_(std::move(layout)), blocks_(blocks), bytes_(layout_.block_bytes() * static_cast<std::size_t>(blocks)) {
+      : layout_(std::move(layout)),
+        blocks_(blocks),
+        bytes_(layout_.block_bytes() * static_cast<std::size_t>(blocks)) {
     std::fill(bytes_.begin(), bytes_.end(), kCanary);
   }
 
@@ -67,7 +74,8 @@ class TestPool {
     return std::memcmp(block(id), content.data(), content.size()) == 0;
   }
   bool IsUntouched(BlockId id) {
-    return std::all_of(block(id), block(id) + layout_.block_bytes(), [](std::byte b) { return b == kCanary; });
+    return std::all_of(block(id), block(id) + layout_.block_bytes(),
+                       [](std::byte b) { return b == kCanary; });
   }
 
  private:
@@ -107,7 +115,10 @@ class OfferRecorder final : public OfferSink {
 
   explicit OfferRecorder(const std::atomic<int>& pins) : pins_(pins) {}
 
-  void OnEnd(HandoffId id, PrefillHandoffState state, const absl::Status& why, const OfferStats& stats) override {
+  void OnEnd(HandoffId id,
+             PrefillHandoffState state,
+             const absl::Status& why,
+             const OfferStats& stats) override {
     absl::MutexLock lock(&mutex_);
     End& end = ends_[id];
     end = {.calls = end.calls + 1, .state = state, .why = why, .stats = stats, .pins_alive = pins_};
@@ -143,7 +154,9 @@ class FetchRecorder final : public FetchSink {
     ++ends_[id].landed;
     ends_[id].stats = stats;
   }
-  void OnFailed(HandoffId id, const absl::Status& why, const std::vector<int>& whole_blocks) override {
+  void OnFailed(HandoffId id,
+                const absl::Status& why,
+                const std::vector<int>& whole_blocks) override {
     absl::MutexLock lock(&mutex_);
     ++ends_[id].failed;
     ends_[id].why = why;
@@ -176,7 +189,8 @@ struct Node {
     if (adjust) {
       adjust(options);
     }
-    absl::StatusOr<std::unique_ptr<TransferService>> started = TransferService::Start(options, std::move(factory));
+    absl::StatusOr<std::unique_ptr<TransferService>> started =
+        TransferService::Start(options, std::move(factory));
     if (started.ok()) {
       service = *std::move(started);
     } else {
@@ -184,23 +198,42 @@ struct Node {
     }
   }
 
-  absl::Status Offer(HandoffId id, const Node& peer, const std::vector<BlockId>& blocks, std::uint64_t epoch = 1) {
-    return service->Offer({.id = id, .epoch = epoch, .peer = peer.options.instance, .blocks = blocks,
-                           .pin = std::make_unique<CountingPin>(pins), .sink = &offers});
+  absl::Status Offer(HandoffId id,
+                     const Node& peer,
+                     const std::vector<BlockId>& blocks,
+                     std::uint64_t epoch = 1) {
+    return service->Offer({.id = id,
+                           .epoch = epoch,
+                           .peer = peer.options.instance,
+                           .blocks = blocks,
+                           .pin = std::make_unique<CountingPin>(pins),
+                           .sink = &offers});
   }
   void ReadyAll(HandoffId id, int blocks) {
-    service->MarkReady(id, {.first_block = 0, .block_count = blocks, .first_layer = 0, .layer_count = pool.layout().layers});
+    service->MarkReady(id, {.first_block = 0,
+                            .block_count = blocks,
+                            .first_layer = 0,
+                            .layer_count = pool.layout().layers});
     service->FinishComputing(id);
   }
-  absl::Status Fetch(HandoffId id, const Node& peer, const std::vector<BlockMapping>& blocks, std::uint64_t epoch = 1,
+  absl::Status Fetch(HandoffId id,
+                     const Node& peer,
+                     const std::vector<BlockMapping>& blocks,
+                     std::uint64_t epoch = 1,
                      Duration patience = kTestPatience) {
-    return service->Fetch({.id = id, .epoch = epoch, .address = peer.service->address(), .peer = peer.options.instance,
-                           .blocks = blocks, .pin = std::make_unique<CountingPin>(pins),
-                           .deadline = options.clock->Now() + patience, .sink = &fetches});
+    return service->Fetch({.id = id,
+                           .epoch = epoch,
+                           .address = peer.service->address(),
+                           .peer = peer.options.instance,
+                           .blocks = blocks,
+                           .pin = std::make_unique<CountingPin>(pins),
+                           .deadline = options.clock->Now() + patience,
+                           .sink = &fetches});
   }
   bool IsIdle() const {
     const TransferStats now = service->stats();
-    return now.offers == 0 && now.fetches == 0 && now.parked_fetches == 0 && now.quarantined_blocks == 0 && pins == 0;
+    return now.offers == 0 && now.fetches == 0 && now.parked_fetches == 0 &&
+           now.quarantined_blocks == 0 && pins == 0;
   }
 
   TestPool pool;

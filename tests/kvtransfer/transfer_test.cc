@@ -16,7 +16,8 @@ class Transfer : public testing::TestWithParam<std::string> {
   TransportFactory Factory() {
     ucx::SetDefaults();
     const bool faulty = GetParam().starts_with("faulty_");
-    TransportFactory plain = GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+    TransportFactory plain =
+        GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
     // Late and overtaken pieces, to which nothing may be sensitive.
     return faulty ? faulty::MakeTransport(plain, {{.action = faulty::FaultAction::kDelay,
                                                    .type = wire::MessageType::kData,
@@ -61,7 +62,8 @@ TEST_P(Transfer, MovesScatteredBlocksByteForByte) {
   EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }));
 }
 
-// T16, B45, F41: the decode side holds the first k blocks already; only the rest moves, each to its place.
+// T16, B45, F41: the decode side holds the first k blocks already; only the rest moves, each to its
+// place.
 TEST_P(Transfer, MovesOnlyTheBlocksThatAreMissing) {
   Node prefill(Factory());
   Node decode(Factory());
@@ -85,7 +87,8 @@ TEST_P(Transfer, MovesOnlyTheBlocksThatAreMissing) {
               static_cast<std::size_t>(kBlocks - held) * decode.pool.layout().block_bytes());
     for (int i = 0; i < kBlocks; ++i) {
       const BlockId block = destinations[static_cast<std::size_t>(i)];
-      EXPECT_TRUE(i < held ? decode.pool.IsUntouched(block) : decode.pool.Holds(block, static_cast<std::uint64_t>(i)))
+      EXPECT_TRUE(i < held ? decode.pool.IsUntouched(block)
+                           : decode.pool.Holds(block, static_cast<std::uint64_t>(i)))
           << "held " << held << " block " << i;
     }
     ASSERT_TRUE(prefill.offers.WaitEnd(id));
@@ -102,8 +105,8 @@ TEST_P(Transfer, MovesAnyChoiceOfBlocks) {
   for (std::size_t i = 0; i < sources.size(); ++i) {
     prefill.pool.Fill(sources[i], i);
   }
-  const std::vector<BlockMapping> wanted = {{14, BlockId(1)}, {0, BlockId(63)}, {7, BlockId(0)},
-                                            {8, BlockId(30)}, {3, BlockId(31)}};
+  const std::vector<BlockMapping> wanted = {
+      {14, BlockId(1)}, {0, BlockId(63)}, {7, BlockId(0)}, {8, BlockId(30)}, {3, BlockId(31)}};
   ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
   prefill.ReadyAll(id, 16);
   ASSERT_TRUE(decode.Fetch(id, prefill, wanted).ok());
@@ -111,12 +114,14 @@ TEST_P(Transfer, MovesAnyChoiceOfBlocks) {
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
   EXPECT_EQ(decode.fetches.Get(id).landed, 1) << decode.fetches.Get(id).why;
   for (const BlockMapping& mapping : wanted) {
-    EXPECT_TRUE(decode.pool.Holds(mapping.destination, static_cast<std::uint64_t>(mapping.source_index)));
+    EXPECT_TRUE(
+        decode.pool.Holds(mapping.destination, static_cast<std::uint64_t>(mapping.source_index)));
   }
   EXPECT_TRUE(decode.pool.IsUntouched(BlockId(2)));
 }
 
-// Layers of blocks become ready in any order, some before the fetch, some twice, the last of them late.
+// Layers of blocks become ready in any order, some before the fetch, some twice, the last of them
+// late.
 TEST_P(Transfer, ServesLayersInTheOrderTheyBecomeReady) {
   Node prefill(Factory());
   Node decode(Factory());
@@ -128,18 +133,22 @@ TEST_P(Transfer, ServesLayersInTheOrderTheyBecomeReady) {
     prefill.pool.Fill(sources[static_cast<std::size_t>(i)], static_cast<std::uint64_t>(i));
   }
   ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
-  prefill.service->MarkReady(id, {.first_block = 8, .block_count = 4, .first_layer = 3, .layer_count = 2});
+  prefill.service->MarkReady(
+      id, {.first_block = 8, .block_count = 4, .first_layer = 3, .layer_count = 2});
   ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, destinations)).ok());
   ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > 0; }));
   for (const int layer : {4, 0, 2, 1, 3}) {
-    prefill.service->MarkReady(id, {.first_block = 0, .block_count = 7, .first_layer = layer, .layer_count = 1});
-    prefill.service->MarkReady(id, {.first_block = 4, .block_count = 8, .first_layer = layer, .layer_count = 1});
+    prefill.service->MarkReady(
+        id, {.first_block = 0, .block_count = 7, .first_layer = layer, .layer_count = 1});
+    prefill.service->MarkReady(
+        id, {.first_block = 4, .block_count = 8, .first_layer = layer, .layer_count = 1});
   }
   // All has been sent and the engine has not said that it is done: the handoff still ends.
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
   EXPECT_EQ(decode.fetches.Get(id).landed, 1);
   for (int i = 0; i < kBlocks; ++i) {
-    EXPECT_TRUE(decode.pool.Holds(destinations[static_cast<std::size_t>(i)], static_cast<std::uint64_t>(i)));
+    EXPECT_TRUE(decode.pool.Holds(destinations[static_cast<std::size_t>(i)],
+                                  static_cast<std::uint64_t>(i)));
   }
   ASSERT_TRUE(prefill.offers.WaitEnd(id));
   EXPECT_EQ(prefill.offers.Get(id).state, PrefillHandoffState::kReleased);
@@ -206,7 +215,8 @@ TEST_P(Transfer, SixtyFourHandoffsAtOnceDoNotMix) {
   EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }));
 }
 
-// F21, T12: the decode side cancels in each of its states; the prefill side is free at once, and a retry works.
+// F21, T12: the decode side cancels in each of its states; the prefill side is free at once, and a
+// retry works.
 TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
   Node prefill(Factory());
   Node decode(Factory());
@@ -216,11 +226,14 @@ TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
   }
   const std::vector<std::function<void(HandoffId)>> until_state = {
       [](HandoffId) {},  // as soon as posted
-      [&](HandoffId) { ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 1; })); },
+      [&](HandoffId) {
+        ASSERT_TRUE(WaitUntil([&] { return prefill.service->stats().parked_fetches == 1; }));
+      },
       [&](HandoffId id) {
         const std::uint64_t before = decode.service->stats().messages_received;
         ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
-        prefill.service->MarkReady(id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
+        prefill.service->MarkReady(
+            id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
         ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > before; }));
       },
       [&](HandoffId id) {
@@ -250,11 +263,13 @@ TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
       }
     } else {
       ASSERT_TRUE(prefill.offers.WaitEnd(id));
-      EXPECT_EQ(prefill.offers.Get(id).state, decode.fetches.Get(id).landed == 1 ? PrefillHandoffState::kReleased
-                                                                                  : PrefillHandoffState::kCancelled);
+      EXPECT_EQ(prefill.offers.Get(id).state, decode.fetches.Get(id).landed == 1
+                                                  ? PrefillHandoffState::kReleased
+                                                  : PrefillHandoffState::kCancelled);
       EXPECT_EQ(prefill.offers.Get(id).calls, 1);
     }
-    EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); })) << "state " << state;
+    EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }))
+        << "state " << state;
   }
 }
 
@@ -269,10 +284,12 @@ TEST_P(Transfer, PrefillSideMayWithdrawInEveryState) {
     if (state > 0) {
       const std::uint64_t before = decode.service->stats().messages_received;
       ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(20, 64, 11))).ok());
-      prefill.service->MarkReady(id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
+      prefill.service->MarkReady(
+          id, {.first_block = 0, .block_count = 6, .first_layer = 0, .layer_count = 5});
       ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().messages_received > before; }));
     }
-    const absl::Status why = state == 2 ? absl::CancelledError("client left") : absl::InternalError("engine failed");
+    const absl::Status why =
+        state == 2 ? absl::CancelledError("client left") : absl::InternalError("engine failed");
     prefill.service->Withdraw(id, why);
 
     ASSERT_TRUE(prefill.offers.WaitEnd(id));
@@ -286,7 +303,8 @@ TEST_P(Transfer, PrefillSideMayWithdrawInEveryState) {
       const std::vector<int> whole_blocks = decode.fetches.Get(id).whole_blocks;
       EXPECT_TRUE(std::is_sorted(whole_blocks.begin(), whole_blocks.end()));
     }
-    EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); })) << "state " << state;
+    EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }))
+        << "state " << state;
   }
 }
 
@@ -302,8 +320,10 @@ TEST_P(Transfer, FailureNamesTheBlocksThatAreWhole) {
   }
   ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
   ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(2, destinations)).ok());
-  prefill.service->MarkReady(id, {.first_block = 0, .block_count = 5, .first_layer = 0, .layer_count = 5});
-  prefill.service->MarkReady(id, {.first_block = 5, .block_count = 5, .first_layer = 0, .layer_count = 4});
+  prefill.service->MarkReady(
+      id, {.first_block = 0, .block_count = 5, .first_layer = 0, .layer_count = 5});
+  prefill.service->MarkReady(
+      id, {.first_block = 5, .block_count = 5, .first_layer = 0, .layer_count = 4});
   const std::size_t expected = (3 * 5 + 5 * 4) * decode.pool.layout().layer_bytes;
   ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().bytes_received == expected; }));
   prefill.service->Withdraw(id, absl::InternalError("engine failed"));
@@ -322,7 +342,9 @@ TEST_P(Transfer, DeadlineEndsAFetchThatWaits) {
   Node decode(Factory());
   const HandoffId id = HandoffId::Make();
   ASSERT_TRUE(prefill.Offer(id, decode, Scattered(4, 64, 7)).ok());
-  ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(4, 64, 11)), 1, std::chrono::milliseconds(100)).ok());
+  ASSERT_TRUE(
+      decode.Fetch(id, prefill, MapFrom(0, Scattered(4, 64, 11)), 1, std::chrono::milliseconds(100))
+          .ok());
 
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
   EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kDeadlineExceeded);
@@ -351,9 +373,14 @@ TEST_P(Transfer, AnotherInstanceAtTheAddressIsRefused) {
   Node decode(Factory());
   const HandoffId id = HandoffId::Make();
   ASSERT_TRUE(decode.service
-                  ->Fetch({.id = id, .epoch = 1, .address = prefill.service->address(), .peer = InstanceId::Make(),
-                           .blocks = MapFrom(0, Scattered(4, 64, 11)), .pin = std::make_unique<CountingPin>(decode.pins),
-                           .deadline = Clock::System().Now() + kTestPatience, .sink = &decode.fetches})
+                  ->Fetch({.id = id,
+                           .epoch = 1,
+                           .address = prefill.service->address(),
+                           .peer = InstanceId::Make(),
+                           .blocks = MapFrom(0, Scattered(4, 64, 11)),
+                           .pin = std::make_unique<CountingPin>(decode.pins),
+                           .deadline = Clock::System().Now() + kTestPatience,
+                           .sink = &decode.fetches})
                   .ok());
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
   EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kUnavailable);
@@ -368,11 +395,13 @@ TEST_P(Transfer, StaleEpochsAreToldAtOnce) {
   ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(4, 64, 11)), /*epoch=*/1).ok());
 
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
-  EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kAborted) << decode.fetches.Get(id).why;
+  EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kAborted)
+      << decode.fetches.Get(id).why;
   EXPECT_GE(prefill.service->stats().dropped_for(DropReason::kWrongEpoch), 1u);
 }
 
-// Stopping with handoffs in every state: each sink hears exactly one end, no pin is left, the peer is told.
+// Stopping with handoffs in every state: each sink hears exactly one end, no pin is left, the peer
+// is told.
 TEST_P(Transfer, StopEndsEverything) {
   Node prefill(Factory());
   Node decode(Factory());
@@ -392,7 +421,8 @@ TEST_P(Transfer, StopEndsEverything) {
   EXPECT_EQ(prefill.offers.Get(ids[1]).state, PrefillHandoffState::kFailed);
   EXPECT_FALSE(prefill.Offer(HandoffId::Make(), decode, Scattered(2, 64, 7)).ok());
   ASSERT_TRUE(decode.fetches.WaitEnd(ids[2]));
-  EXPECT_EQ(decode.fetches.Get(ids[2]).why.code(), absl::StatusCode::kUnavailable) << decode.fetches.Get(ids[2]).why;
+  EXPECT_EQ(decode.fetches.Get(ids[2]).why.code(), absl::StatusCode::kUnavailable)
+      << decode.fetches.Get(ids[2]).why;
   ASSERT_TRUE(decode.fetches.WaitEnd(ids[0]));
   decode.service->Stop(std::chrono::seconds(1));
   EXPECT_EQ(decode.pins, 0);
@@ -406,10 +436,14 @@ TEST_P(Transfer, BadRequestsAreRefusedBeforeTheyBegin) {
   EXPECT_EQ(prefill.Offer(id, decode, {BlockId(64)}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(prefill.Offer(id, decode, {}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(decode.Fetch(id, prefill, {}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode.Fetch(id, prefill, {{-1, BlockId(1)}}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode.Fetch(id, prefill, {{0, BlockId(64)}}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode.Fetch(id, prefill, {{0, BlockId(1)}, {0, BlockId(2)}}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode.Fetch(id, prefill, {{0, BlockId(1)}, {1, BlockId(1)}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode.Fetch(id, prefill, {{-1, BlockId(1)}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode.Fetch(id, prefill, {{0, BlockId(64)}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode.Fetch(id, prefill, {{0, BlockId(1)}, {0, BlockId(2)}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode.Fetch(id, prefill, {{0, BlockId(1)}, {1, BlockId(1)}}).code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(prefill.pins + decode.pins, 0);
 
   ASSERT_TRUE(prefill.Offer(id, decode, {BlockId(1)}).ok());
@@ -426,11 +460,13 @@ TEST_P(Transfer, BlocksThatAreNotOfferedAreRefused) {
   ASSERT_TRUE(prefill.Offer(id, decode, Scattered(4, 64, 7)).ok());
   ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(5, 64, 11))).ok());
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
-  EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kInvalidArgument) << decode.fetches.Get(id).why;
+  EXPECT_EQ(decode.fetches.Get(id).why.code(), absl::StatusCode::kInvalidArgument)
+      << decode.fetches.Get(id).why;
   EXPECT_EQ(prefill.service->stats().dropped_for(DropReason::kBadBlocks), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Transfer,
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         Transfer,
                          testing::Values("inproc", "ucx", "faulty_inproc", "faulty_ucx"),
                          [](const auto& transport) { return transport.param; });
 

@@ -14,7 +14,8 @@ class TransportContract : public testing::TestWithParam<std::string> {
   TransportContract() { ucx::SetDefaults(); }
 
   TransportFactory Factory() {
-    const TransportFactory plain = GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+    const TransportFactory plain =
+        GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
     return GetParam().starts_with("faulty_") ? faulty::MakeTransport(plain, {}) : plain;
   }
 
@@ -48,7 +49,8 @@ TEST_P(TransportContract, DeliversControlMessagesWholeAndInOrder) {
   }
   ASSERT_TRUE(client.SendBytes(peer, std::string(kMaxControlBytes, 'x')).ok());
 
-  ASSERT_TRUE(Both(server, client, [&] { return server.heard.size() == 201 && client.sent.size() == 201; }));
+  ASSERT_TRUE(Both(server, client,
+                   [&] { return server.heard.size() == 201 && client.sent.size() == 201; }));
   ASSERT_EQ(server.accepted.size(), 1u);
   for (std::uint64_t i = 0; i < 200; ++i) {
     EXPECT_EQ(std::get<wire::Pong>(*server.heard[i].message).sequence, i);
@@ -61,10 +63,12 @@ TEST_P(TransportContract, PlacesPayloadsWhereTheReceiverSays) {
   RawPeer server(Factory());
   RawPeer client(Factory());
   const PeerId peer = *client.transport->Connect(server.transport->address());
-  for (const std::size_t size : {std::size_t{1}, std::size_t{8191}, std::size_t{8192}, std::size_t{3} << 20}) {
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{8191}, std::size_t{8192}, std::size_t{3} << 20}) {
     const std::vector<std::byte> payload = Pattern(size);
     std::vector<std::byte> target(size + 2, std::byte{0xee});
-    // In three parts, the middle ones last in memory, so that order is by the plan and not by address.
+    // In three parts, the middle ones last in memory, so that order is by the plan and not by
+    // address.
     const std::size_t third = size / 3;
     server.plan = [&](std::size_t bytes) {
       EXPECT_EQ(bytes, size);
@@ -97,23 +101,27 @@ TEST_P(TransportContract, DropsPayloadsNobodyWantsAndGoesOn) {
   }
   ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
 
-  ASSERT_TRUE(Both(server, client, [&] { return server.data_bytes.size() == 10 && client.sent.size() == 11; }));
+  ASSERT_TRUE(Both(server, client,
+                   [&] { return server.data_bytes.size() == 10 && client.sent.size() == 11; }));
   EXPECT_TRUE(server.received.empty());
   EXPECT_TRUE(Both(server, client, [&] { return server.CountOf<wire::Pong>() == 1; }));
 }
 
-// Invariant of every pin: after OnClosed nothing is under way, and every message has been answered for.
+// Invariant of every pin: after OnClosed nothing is under way, and every message has been answered
+// for.
 TEST_P(TransportContract, CloseAnswersForEverythingUnderWayExactlyOnce) {
   RawPeer server(Factory());
   RawPeer client(Factory());
   const PeerId peer = *client.transport->Connect(server.transport->address());
   ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
-  ASSERT_TRUE(Both(server, client, [&] { return !server.heard.empty() && client.sent.size() == 1; }));
+  ASSERT_TRUE(
+      Both(server, client, [&] { return !server.heard.empty() && client.sent.size() == 1; }));
   const std::vector<std::byte> payload = Pattern(3 << 20);
   std::vector<std::vector<std::byte>> targets(8, std::vector<std::byte>(payload.size()));
   std::size_t planned = 0;
   server.plan = [&](std::size_t) {
-    ReceivePlan plan{.accept = true, .destinations = {targets[planned]}, .token = TransferToken(planned)};
+    ReceivePlan plan{
+        .accept = true, .destinations = {targets[planned]}, .token = TransferToken(planned)};
     ++planned;
     return plan;
   };
@@ -125,7 +133,8 @@ TEST_P(TransportContract, CloseAnswersForEverythingUnderWayExactlyOnce) {
   client.transport->Close(peer);
   EXPECT_FALSE(client.Say(peer, wire::Pong{2}).ok());
 
-  ASSERT_TRUE(Both(server, client, [&] { return client.closed.size() == 1 && server.closed.size() == 1; }));
+  ASSERT_TRUE(
+      Both(server, client, [&] { return client.closed.size() == 1 && server.closed.size() == 1; }));
   EXPECT_EQ(client.sent.size(), 9u);
   EXPECT_EQ(server.received.size(), planned);
   // Whatever comes later concerns nobody.
@@ -136,11 +145,13 @@ TEST_P(TransportContract, CloseAnswersForEverythingUnderWayExactlyOnce) {
       [&] {
         client.transport->Progress();
         server.transport->Progress();
-        return client.closed.size() > 1 || client.sent.size() > 9 || server.received.size() > planned;
+        return client.closed.size() > 1 || client.sent.size() > 9 ||
+               server.received.size() > planned;
       },
       std::chrono::milliseconds(50)));
   for (const std::vector<std::byte>& target : targets) {
-    EXPECT_TRUE(std::all_of(target.begin(), target.end(), [](std::byte b) { return b == std::byte{0xee}; }));
+    EXPECT_TRUE(std::all_of(target.begin(), target.end(),
+                            [](std::byte b) { return b == std::byte{0xee}; }));
   }
 }
 
@@ -163,7 +174,8 @@ TEST_P(TransportContract, ReceiverMayCloseInTheMiddle) {
 
   server.transport->Close(server.accepted[0]);
 
-  ASSERT_TRUE(Both(server, client, [&] { return client.closed.size() == 1 && server.closed.size() == 1; }));
+  ASSERT_TRUE(
+      Both(server, client, [&] { return client.closed.size() == 1 && server.closed.size() == 1; }));
   EXPECT_EQ(client.sent.size(), 4u);
   EXPECT_EQ(server.received.size(), static_cast<std::size_t>(planned));
 }
@@ -176,7 +188,9 @@ TEST_P(TransportContract, ManyConnectionsComeAndGo) {
     ASSERT_TRUE(client.Say(peer, wire::Pong{i}).ok());
     ASSERT_TRUE(Both(server, client, [&] { return server.heard.size() == i + 1; }));
     client.transport->Close(peer);
-    ASSERT_TRUE(Both(server, client, [&] { return client.closed.size() == i + 1 && server.closed.size() == i + 1; }));
+    ASSERT_TRUE(Both(server, client, [&] {
+      return client.closed.size() == i + 1 && server.closed.size() == i + 1;
+    }));
   }
 }
 
@@ -185,12 +199,15 @@ TEST_P(TransportContract, RefusesDeviceMemoryAndBadAddresses) {
   std::byte byte{};
   EXPECT_EQ(peer.transport->RegisterRegion({&byte, 1, MemoryKind::kCudaDevice}).code(),
             absl::StatusCode::kFailedPrecondition);
-  for (const char* address : {"", "nowhere", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "a.host.name:80"}) {
+  for (const char* address :
+       {"", "nowhere", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "a.host.name:80"}) {
     EXPECT_FALSE(peer.transport->Connect(address).ok()) << address;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, TransportContract, testing::Values("inproc", "ucx", "faulty_inproc"),
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         TransportContract,
+                         testing::Values("inproc", "ucx", "faulty_inproc"),
                          [](const auto& transport) { return transport.param; });
 
 TEST(UcxTransport, ReportsAConnectionNobodyAnswers) {
@@ -216,7 +233,8 @@ TEST(UcxTransport, RefusesAPortThatIsTaken) {
   RawPeer handler(ucx::MakeTransport({}));
   const auto second = ucx::MakeTransport({.port = port})(handler);
   EXPECT_FALSE(second.ok());
-  EXPECT_NE(second.status().message().find("listen at 127.0.0.1"), absl::string_view::npos) << second.status();
+  EXPECT_NE(second.status().message().find("listen at 127.0.0.1"), absl::string_view::npos)
+      << second.status();
 }
 
 // The double has its own test: each action does what its name says, at the message it is told.
@@ -236,7 +254,9 @@ TEST(FaultyTransport, DamagesExactlyTheMessagesNamed) {
       log));
   std::vector<std::byte> target(100);
   server.plan = [&](std::size_t bytes) {
-    return ReceivePlan{.accept = true, .destinations = {std::span(target).first(bytes)}, .token = TransferToken(1)};
+    return ReceivePlan{.accept = true,
+                       .destinations = {std::span(target).first(bytes)},
+                       .token = TransferToken(1)};
   };
   const PeerId peer = *client.transport->Connect(server.transport->address());
   const std::vector<std::byte> payload = Pattern(100);

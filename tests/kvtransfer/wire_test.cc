@@ -39,30 +39,97 @@ std::vector<Golden> Goldens() {
       "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf"
       "303132333435363738393a3b3c3d3e3f404142434445464748494a4b4c4d4e4f";
   return {
-      {Hello{Counting<InstanceId>(0xa0), CountingDigest(0x30)}, "0100" "30000000" + greeting_hex},
-      {Welcome{Counting<InstanceId>(0xa0), CountingDigest(0x30)}, "0200" "30000000" + greeting_hex},
-      {Fetch{.handoff = handoff, .epoch = 0x0102030405060708, .round = 1, .first_layer = 0, .layer_count = 30,
-             .credit_bytes = 0x2000000, .blocks = {{.first = 3, .count = 250}, {.first = 260, .count = 1}}},
-       "0300" "3c000000" + handoff_hex + "0807060504030201" "01000000" "0000" "1e00" "0000000200000000"
-       "02000000" "03000000fa000000" "0401000001000000"},
-      {Data{.handoff = handoff, .epoch = 7, .round = 2, .sequence = 9, .first_layer = 4, .layer_count = 2,
-            .crc32c = 0xdeadbeef, .blocks = {5, 6}},
-       "0400" "34000000" + handoff_hex + "0700000000000000" "02000000" "09000000" "0400" "0200" "efbeadde"
-       "02000000" "05000000" "06000000"},
+      {Hello{Counting<InstanceId>(0xa0), CountingDigest(0x30)},
+       "0100"
+       "30000000" +
+           greeting_hex},
+      {Welcome{Counting<InstanceId>(0xa0), CountingDigest(0x30)},
+       "0200"
+       "30000000" +
+           greeting_hex},
+      {Fetch{.handoff = handoff,
+             .epoch = 0x0102030405060708,
+             .round = 1,
+             .first_layer = 0,
+             .layer_count = 30,
+             .credit_bytes = 0x2000000,
+             .blocks = {{.first = 3, .count = 250}, {.first = 260, .count = 1}}},
+       "0300"
+       "3c000000" +
+           handoff_hex +
+           "0807060504030201"
+           "01000000"
+           "0000"
+           "1e00"
+           "0000000200000000"
+           "02000000"
+           "03000000fa000000"
+           "0401000001000000"},
+      {Data{.handoff = handoff,
+            .epoch = 7,
+            .round = 2,
+            .sequence = 9,
+            .first_layer = 4,
+            .layer_count = 2,
+            .crc32c = 0xdeadbeef,
+            .blocks = {5, 6}},
+       "0400"
+       "34000000" +
+           handoff_hex +
+           "0700000000000000"
+           "02000000"
+           "09000000"
+           "0400"
+           "0200"
+           "efbeadde"
+           "02000000"
+           "05000000"
+           "06000000"},
       {Complete{.handoff = handoff, .epoch = 7, .round = 1, .messages = 32, .bytes = 94371840},
-       "0500" "28000000" + handoff_hex + "0700000000000000" "01000000" "20000000" "0000a00500000000"},
-      {Ack{.handoff = handoff, .epoch = 7}, "0600" "18000000" + handoff_hex + "0700000000000000"},
-      {Cancel{.handoff = handoff, .epoch = 7, .code = 4}, "0700" "1a000000" + handoff_hex + "0700000000000000" "0400"},
+       "0500"
+       "28000000" +
+           handoff_hex +
+           "0700000000000000"
+           "01000000"
+           "20000000"
+           "0000a00500000000"},
+      {Ack{.handoff = handoff, .epoch = 7},
+       "0600"
+       "18000000" +
+           handoff_hex + "0700000000000000"},
+      {Cancel{.handoff = handoff, .epoch = 7, .code = 4},
+       "0700"
+       "1a000000" +
+           handoff_hex +
+           "0700000000000000"
+           "0400"},
       {Error{.handoff = handoff, .epoch = 7, .code = 14, .text = "gone"},
-       "0800" "22000000" + handoff_hex + "0700000000000000" "0e00" "04000000" "676f6e65"},
-      {Ping{.sequence = 3, .renewed = {handoff}}, "0900" "1c000000" "0300000000000000" "01000000" + handoff_hex},
-      {Pong{.sequence = 3}, "0a00" "08000000" "0300000000000000"},
+       "0800"
+       "22000000" +
+           handoff_hex +
+           "0700000000000000"
+           "0e00"
+           "04000000"
+           "676f6e65"},
+      {Ping{.sequence = 3, .renewed = {handoff}},
+       "0900"
+       "1c000000"
+       "0300000000000000"
+       "01000000" +
+           handoff_hex},
+      {Pong{.sequence = 3},
+       "0a00"
+       "08000000"
+       "0300000000000000"},
   };
 }
 
 TEST(Wire, BytesAreTheOnesWrittenDown) {
   for (const Golden& golden : Goldens()) {
-    EXPECT_EQ(ToHex(Encode(golden.message)), "424b5654" "0100" + golden.hex);
+    EXPECT_EQ(ToHex(Encode(golden.message)),
+              "424b5654"
+              "0100" +
+                  golden.hex);
   }
 }
 
@@ -101,14 +168,16 @@ TEST(Wire, RefusesBodiesShorterThanTheirFields) {
 
 TEST(Wire, RefusesCountsBeyondTheLimits) {
   const HandoffId handoff = Counting<HandoffId>(1);
-  std::string data = Encode(Data{.handoff = handoff, .blocks = std::vector<std::uint32_t>(kMaxDataBlocks)});
+  std::string data =
+      Encode(Data{.handoff = handoff, .blocks = std::vector<std::uint32_t>(kMaxDataBlocks)});
   EXPECT_TRUE(Decode(data).ok());
   std::string ping = Encode(Ping{.renewed = std::vector<HandoffId>(kMaxRenewals)});
   EXPECT_TRUE(Decode(ping).ok());
 
   for (std::string bytes : {data, ping}) {
     // The count and the frame's length raised by one element, with the bytes there.
-    const std::size_t count_at = bytes == data ? kFrameBytes + 16 + 8 + 4 + 4 + 2 + 2 + 4 : kFrameBytes + 8;
+    const std::size_t count_at =
+        bytes == data ? kFrameBytes + 16 + 8 + 4 + 4 + 2 + 2 + 4 : kFrameBytes + 8;
     const std::size_t element = bytes == data ? 4 : 16;
     bytes[count_at] = static_cast<char>(bytes[count_at] + 1);
     bytes.append(element, '\0');
