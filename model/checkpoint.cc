@@ -35,12 +35,14 @@ absl::StatusOr<ModelParts> Load(const std::string& path) {
 
 Digest FingerprintOf(const ModelParts& parts, const std::string& cache_folder) {
   std::vector<const MappedFile*> files;
+  files.reserve(parts.files.size());
   for (const MappedFile& file : parts.files) {
     files.push_back(&file);
   }
   std::sort(files.begin(), files.end(),
             [](const MappedFile* a, const MappedFile* b) { return a->path() < b->path(); });
   std::vector<Digest> digests;
+  digests.reserve(files.size());
   for (const MappedFile* file : files) {
     digests.push_back(FileDigest(*file, cache_folder));
   }

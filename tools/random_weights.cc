@@ -138,7 +138,6 @@ double Spread(const ModelConfig& config, WeightKind kind) {
   switch (kind) {
     case WeightKind::kQuery:
     case WeightKind::kKey:
-      return 2 * per_input;
     case WeightKind::kAttentionOutput:
     case WeightKind::kDown:
       return 2 * per_input;

@@ -120,7 +120,7 @@ void PutTokenizer(const TokenizerData& data, GgufWriter& writer) {
   }
   std::vector<std::string> merges;
   for (const auto& [left, right] : data.merges) {
-    merges.push_back(left + " " + right);
+    merges.push_back(absl::StrCat(left, " ", right));
   }
   writer.PutString("tokenizer.ggml.model", "gpt2");
   writer.PutString("tokenizer.ggml.pre", "smollm");
@@ -257,7 +257,7 @@ nlohmann::json TokenizerJson(const TokenizerData& data) {
   }
   nlohmann::json merges = nlohmann::json::array();
   for (const auto& [left, right] : data.merges) {
-    merges.push_back(left + " " + right);
+    merges.push_back(absl::StrCat(left, " ", right));
   }
   const nlohmann::json byte_level = {{"type", "ByteLevel"},
                                      {"add_prefix_space", false},
