@@ -97,8 +97,11 @@ TEST_F(EngineTest, PreemptionChangesNoToken) {
   std::vector<Tokens> expected;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (std::uint32_t i = 0; i < 5; ++i) {
+    expected.push_back(RunToEnd(roomy, Seeded(RandomPrompt(20, i), 100, i)));
+  }
+  // All at once: with a run in between, one could be over before the next comes.
+  for (std::uint32_t i = 0; i < 5; ++i) {
     SequenceRequest request = Seeded(RandomPrompt(20, i), 100, i);
-    expected.push_back(RunToEnd(roomy, request));
     sinks.push_back(std::make_shared<CollectingSink>());
     request.sink = sinks.back();
     ASSERT_TRUE(tight->Submit(std::move(request)).ok());
