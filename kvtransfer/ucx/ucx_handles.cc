@@ -104,8 +104,14 @@ absl::StatusOr<SocketAddress> SocketAddress::Make(const std::string& host, int p
     return absl::InvalidArgumentError(
         absl::StrCat("address \"", host, "\": ", gai_strerror(error)));
   }
+  // A name may have both kinds; UCX 1.13 looks for IPv4 devices first.
+  const addrinfo* chosen = found;
+  for (const addrinfo* one = found; one != nullptr && chosen->ai_family != AF_INET;
+       one = one->ai_next) {
+    chosen = one->ai_family == AF_INET ? one : chosen;
+  }
   sockaddr_storage storage{};
-  std::memcpy(&storage, found->ai_addr, found->ai_addrlen);
+  std::memcpy(&storage, chosen->ai_addr, chosen->ai_addrlen);
   freeaddrinfo(found);
   return SocketAddress(storage);
 }

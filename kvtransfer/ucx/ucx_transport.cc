@@ -109,8 +109,13 @@ absl::Status UcxTransport::Listen(const TransportOptions& options) {
   ucp_listener_attr_t attributes{};
   attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
   RETURN_IF_ERROR(ToStatus(ucp_listener_query(listener, &attributes), "query the UCX listener"));
-  const std::string host = options.advertise_host.empty() ? wanted.host() : options.advertise_host;
-  address_ = JoinHostPort(host, SocketAddress(attributes.sockaddr).port());
+  const int port = SocketAddress(attributes.sockaddr).port();
+  // Peers want a number: looking up a name would hold up their transfer thread.
+  ASSIGN_OR_RETURN(const SocketAddress advertised,
+                   SocketAddress::Make(options.advertise_host.empty() ? options.listen_host
+                                                                      : options.advertise_host,
+                                       port, /*resolve=*/true));
+  address_ = JoinHostPort(advertised.host(), port);
   return absl::OkStatus();
 }
 

@@ -9,7 +9,7 @@ namespace baton::ucx {
 struct TransportOptions {
   std::string listen_host = "127.0.0.1";  // name or number; resolved once
   int port = 0;                           // 0: any free one
-  std::string advertise_host;             // numeric; empty: listen_host as resolved
+  std::string advertise_host;             // name or number, resolved once; empty: listen_host
 };
 
 // Presets what UCX reads from its environment, keeping whatever the user has set. Call in main

@@ -16,18 +16,6 @@ namespace baton {
 
 inline constexpr int kFaultBlocks = 12;
 
-// Short times, so that silence is noticed quickly; deadlines stay long, so that it is not they that
-// end a handoff.
-inline void Impatient(TransferOptions& options) {
-  options.times.heartbeat = std::chrono::milliseconds(20);
-  options.times.suspect = std::chrono::milliseconds(100);
-  options.times.dead = std::chrono::milliseconds(250);
-  options.times.lease = std::chrono::milliseconds(500);
-  options.times.let_go = std::chrono::milliseconds(250);
-  options.times.connect = std::chrono::milliseconds(500);
-  options.messages_in_flight = 3;
-}
-
 struct Outcome {
   OfferRecorder::End offer;
   FetchRecorder::End fetch;
@@ -46,13 +34,19 @@ class Faults : public testing::TestWithParam<std::string> {
     return GetParam() == "ucx" ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
   }
 
+  virtual void SetTimes(TransferTimes&) {}
+
   // One handoff with `faults` on one side; whatever happens, both sides report one end and hold no
   // pin afterwards, and what is let go is never written again.
   Outcome HandOver(std::vector<faulty::Fault> faults, bool on_prefill_side) {
     const auto log = std::make_shared<faulty::FaultLog>();
     const TransportFactory damaged = faulty::MakeTransport(Plain(), std::move(faults), log);
-    Node prefill(on_prefill_side ? damaged : Plain(), Impatient);
-    Node decode(on_prefill_side ? Plain() : damaged, Impatient);
+    const auto adjust = [this](TransferOptions& options) {
+      options.messages_in_flight = 3;
+      SetTimes(options.times);
+    };
+    Node prefill(on_prefill_side ? damaged : Plain(), adjust);
+    Node decode(on_prefill_side ? Plain() : damaged, adjust);
     const HandoffId id = HandoffId::Make();
     const std::vector<BlockId> sources = Scattered(kFaultBlocks, 64, 7);
     const std::vector<BlockId> destinations = Scattered(kFaultBlocks, 64, 11);

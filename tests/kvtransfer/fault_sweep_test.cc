@@ -9,6 +9,17 @@ using faulty::FaultAction;
 // or falls silent.
 class FaultAtEachMessage : public Faults {
  protected:
+  // Short, so that silence is soon noticed; the deadline stays long, so that it is rarely what ends
+  // a handoff.
+  void SetTimes(TransferTimes& times) override {
+    times.heartbeat = std::chrono::milliseconds(20);
+    times.suspect = std::chrono::milliseconds(150);
+    times.dead = std::chrono::milliseconds(400);
+    times.lease = std::chrono::milliseconds(600);
+    times.let_go = std::chrono::milliseconds(250);
+    times.connect = std::chrono::milliseconds(500);
+  }
+
   void Sweep(FaultAction action, bool on_prefill_side, int step) {
     int landed = 0;
     int failed = 0;

@@ -225,6 +225,24 @@ TEST(UcxTransport, ReportsAConnectionNobodyAnswers) {
   }
 }
 
+TEST(UcxTransport, ListensAtANameAndAdvertisesANumber) {
+  ucx::SetDefaults();
+  RawPeer server(ucx::MakeTransport({.listen_host = "localhost"}));
+  EXPECT_TRUE(server.transport->address().starts_with("127.0.0.1:")) << server.transport->address();
+  RawPeer everywhere(ucx::MakeTransport({.listen_host = "0.0.0.0", .advertise_host = "localhost"}));
+  EXPECT_TRUE(everywhere.transport->address().starts_with("127.0.0.1:"));
+  const PeerId peer = *server.transport->Connect(everywhere.transport->address());
+  ASSERT_TRUE(server.Say(peer, wire::Pong{1}).ok());
+  EXPECT_TRUE(WaitUntil([&] {
+    server.transport->Progress();
+    everywhere.transport->Progress();
+    return everywhere.heard.size() == 1;
+  }));
+
+  const auto nowhere = ucx::MakeTransport({.listen_host = "no such host"})(server);
+  EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kInvalidArgument) << nowhere.status();
+}
+
 TEST(UcxTransport, RefusesAPortThatIsTaken) {
   ucx::SetDefaults();
   RawPeer first(ucx::MakeTransport({}));
