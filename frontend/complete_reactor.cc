@@ -17,8 +17,7 @@ void CompleteReactor::Begin(absl::StatusOr<std::shared_ptr<CompletionSession>> s
     Finish(ToGrpcStatus(session.status()));
     return;
   }
-  session_ = *std::move(session);
-  session_->Start(generator);
+  session_.Fill(*std::move(session), generator);
 }
 
 bool CompleteReactor::OnChunk(v1::CompleteChunk chunk) {
@@ -45,15 +44,11 @@ void CompleteReactor::OnEnd(const absl::Status& status, bool /*cut*/) {
 }
 
 void CompleteReactor::OnCancel() {
-  if (session_ != nullptr) {
-    session_->Stop(CancellationCause(context_));
-  }
+  session_.Cancel(CancellationCause(context_));
 }
 
 void CompleteReactor::OnDone() {
-  if (session_ != nullptr) {
-    session_->Detach();
-  }
+  session_.Detach();
   delete this;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "baton/v1/completions.grpc.pb.h"
 #include "frontend/completion_session.h"
+#include "frontend/session_slot.h"
 
 namespace baton {
 
@@ -16,8 +17,8 @@ class CompleteReactor final : public grpc::ServerUnaryReactor, public Completion
   // Both live until OnDone, by gRPC's rules.
   CompleteReactor(const grpc::CallbackServerContext& context, v1::CompleteResponse& response);
 
-  // Begins the session, or ends the call with why there is none. Called once, before the method
-  // handler returns.
+  // Begins the session, or ends the call with why there is none. Call once, on any thread; the call
+  // may end meanwhile, and this object with it.
   void Begin(absl::StatusOr<std::shared_ptr<CompletionSession>> session, Generator& generator);
 
   bool OnChunk(v1::CompleteChunk chunk) override;
@@ -31,7 +32,7 @@ class CompleteReactor final : public grpc::ServerUnaryReactor, public Completion
 
   const grpc::CallbackServerContext& context_;
   v1::CompleteResponse& response_;
-  std::shared_ptr<CompletionSession> session_;  // null when there was none to begin
+  SessionSlot session_;
 };
 
 }  // namespace baton

@@ -48,6 +48,7 @@ CompletionSession::CompletionSession(ValidatedRequest request,
            .path = request.path,
            .deadline = options_.deadline},
       prompt_tokens_(static_cast<std::uint32_t>(job_.sequence.prompt_size())),
+      vocabulary_(static_cast<std::uint32_t>(tokenizer.vocabulary())),
       text_(tokenizer, request.stop, job_.sequence.min_tokens()),
       sink_(&sink) {}
 
@@ -137,6 +138,11 @@ void CompletionSession::OnToken(TokenId id) {
   if (text_.stopped() || stopping()) {
     return;  // was on its way when the end was decided
   }
+  if (id.value() >= vocabulary_) {
+    Stop(absl::InternalError(absl::StrCat("generated token ", id.value(),
+                                          " is beyond the vocabulary of ", vocabulary_)));
+    return;
+  }
   last_token_ = Clock::System().Now();
   if (completion_tokens_ == 0) {
     first_token_ = last_token_;
@@ -160,12 +166,17 @@ void CompletionSession::OnToken(TokenId id) {
 
 void CompletionSession::OnFinished(const GenerationResult& result) {
   result_ = result;
+  const v1::FinishReason reason = result.finished.finish_reason();
   if (text_.stopped()) {
     EndWell(v1::FINISH_REASON_STOP);
   } else if (stopping()) {
     EndBadly(absl::OkStatus(), /*cut=*/true);
+  } else if (reason == v1::FINISH_REASON_STOP || reason == v1::FINISH_REASON_LENGTH) {
+    EndWell(reason);
+  } else if (reason == v1::FINISH_REASON_CANCELLED) {
+    EndBadly(absl::CancelledError("generation was cancelled"), /*cut=*/false);
   } else {
-    EndWell(result.finished.finish_reason());
+    EndBadly(absl::InternalError("generation ended without a reason"), /*cut=*/false);
   }
 }
 

@@ -96,6 +96,7 @@ class CompletionSession final : public GenerationObserver,
       running_;        // shared: a generation may let go of this after the service has gone
   GenerationJob job_;  // handed on by Start
   const std::uint32_t prompt_tokens_;
+  const std::uint32_t vocabulary_;
 
   // Used by the generation's calls only.
   TextStream text_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,16 +22,17 @@ class CompletionSink;
 class RequestValidator;
 class RunningRequests;
 class TimerThread;
+class WorkThread;
 
 struct CompletionsOptions {
+  std::string model_name;  // empty: the checkpoint's own name
   // Behaviour.
-  std::string model_name;                               // empty: the checkpoint's own name
   std::chrono::milliseconds default_deadline{600'000};  // of a request that brings none
   std::chrono::milliseconds max_deadline{3'600'000};    // a longer one is cut to this
-  // Bounds on memory.
-  std::size_t max_running_requests = 4096;  // more: RESOURCE_EXHAUSTED at once
-  std::size_t max_pending_chunks =
-      4096;  // that a slow reader may leave unread in one stream before it is ended
+  // Bounds on memory; what goes beyond is RESOURCE_EXHAUSTED at once.
+  std::size_t max_running_requests = 4096;
+  std::size_t max_long_prompts = 64;      // that wait to be tokenized
+  std::size_t max_pending_chunks = 4096;  // that a slow reader may leave unread in one stream
 };
 
 // baton.v1.Completions over any Generator: validation, tokenization, text with stop strings,
@@ -81,19 +83,37 @@ class CompletionsService final : public v1::Completions::CallbackService, public
                                        v1::ListModelsResponse* response) override;
 
  private:
+  // When a request came and when it must end.
+  struct Arrival {
+    TimePoint when;
+    TimePoint deadline;
+  };
+
+  // Begins the call of `reactor`: at once, or when its prompt is long to tokenize on `long_work_`.
+  template <typename Reactor>
+  Reactor* Launch(Reactor* reactor,
+                  const grpc::CallbackServerContext& context,
+                  const v1::CompleteRequest& request);
   // The session of a request that may run, or why it may not.
-  absl::StatusOr<std::shared_ptr<CompletionSession>> Admit(
-      const grpc::CallbackServerContext& context,
-      const v1::CompleteRequest& request,
-      CompletionSink& sink);
+  absl::StatusOr<std::shared_ptr<CompletionSession>> Admit(const v1::CompleteRequest& request,
+                                                           const Arrival& arrival,
+                                                           CompletionSink& sink);
+  absl::Status TokenizeNow(const v1::TokenizeRequest& request,
+                           v1::TokenizeResponse& response) const;
+  absl::Status DetokenizeNow(const v1::DetokenizeRequest& request,
+                             v1::DetokenizeResponse& response) const;
+  // Runs `work` here when so many bytes of text are quickly done, else on `long_work_`.
+  // RESOURCE_EXHAUSTED, and `work` does not run, when too much waits there.
+  absl::Status RunOrPost(std::size_t bytes, std::function<void()> work);
 
   const Checkpoint& checkpoint_;
   Generator& generator_;
   const CompletionsOptions options_;
   const std::unique_ptr<RequestValidator> validator_;
-  const std::shared_ptr<RunningRequests>
-      running_;  // shared with sessions that a generator may keep longer
+  // Shared with sessions, which a generator may keep a little longer than its calls.
+  const std::shared_ptr<RunningRequests> running_;
   const std::unique_ptr<TimerThread> timer_;
+  const std::unique_ptr<WorkThread> long_work_;
 };
 
 }  // namespace baton

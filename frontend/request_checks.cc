@@ -83,7 +83,7 @@ absl::Status NotYet(std::string_view field) {
 
 }  // namespace
 
-absl::Status CheckNoUnknownFields(const v1::CompleteRequest& request) {
+absl::Status CheckNoUnknownFields(const google::protobuf::Message& request) {
   return CheckUnknown(request, "");
 }
 

@@ -11,9 +11,9 @@ namespace baton {
 // The checks of a CompleteRequest that need no model. Each returns OK or INVALID_ARGUMENT with the
 // field as in the proto.
 
-// No field number and no enum value that this build does not know, here or in a nested message. The
-// field is named by its path, an unknown one by its number: "sampling.#12".
-absl::Status CheckNoUnknownFields(const v1::CompleteRequest& request);
+// Of any request: no field number and no enum value that this build does not know, here or in a
+// nested message. The field is named by its path, an unknown one by its number: "sampling.#12".
+absl::Status CheckNoUnknownFields(const google::protobuf::Message& request);
 
 // request_id, session, zone and cache_salt: at most 128 bytes.
 absl::Status CheckFieldLengths(const v1::CompleteRequest& request);

@@ -18,7 +18,9 @@ absl::Status RunningRequests::CheckIntake() const {
 absl::Status RunningRequests::CheckIntakeLocked() const {
   constexpr std::chrono::milliseconds kRetryAfter{1000};
   if (intake_stopped_) {
-    return WithReason(absl::UnavailableError("server is shutting down"), "SHUTTING_DOWN");
+    return WithReason(
+        WithRetryAfter(absl::UnavailableError("server is shutting down"), kRetryAfter),
+        "SHUTTING_DOWN");
   }
   if (in_flight_ >= limit_) {
     return WithReason(WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(

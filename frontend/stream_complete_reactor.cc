@@ -17,8 +17,7 @@ void StreamCompleteReactor::Begin(absl::StatusOr<std::shared_ptr<CompletionSessi
     Finish(ToGrpcStatus(session.status()));
     return;
   }
-  session_ = *std::move(session);
-  session_->Start(generator);
+  session_.Fill(*std::move(session), generator);
 }
 
 bool StreamCompleteReactor::OnChunk(v1::CompleteChunk chunk) {
@@ -123,15 +122,11 @@ void StreamCompleteReactor::FinishIf(bool now) {
 }
 
 void StreamCompleteReactor::OnCancel() {
-  if (session_ != nullptr) {
-    session_->Stop(CancellationCause(context_));
-  }
+  session_.Cancel(CancellationCause(context_));
 }
 
 void StreamCompleteReactor::OnDone() {
-  if (session_ != nullptr) {
-    session_->Detach();
-  }
+  session_.Detach();
   delete this;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/completions.grpc.pb.h"
 #include "frontend/completion_session.h"
+#include "frontend/session_slot.h"
 
 namespace baton {
 
@@ -24,8 +25,8 @@ class StreamCompleteReactor final : public grpc::ServerWriteReactor<v1::Complete
   // stream.
   StreamCompleteReactor(grpc::CallbackServerContext& context, std::size_t max_pending);
 
-  // Begins the session, or ends the call with why there is none. Called once, before the method
-  // handler returns.
+  // Begins the session, or ends the call with why there is none. Call once, on any thread; the call
+  // may end meanwhile, and this object with it.
   void Begin(absl::StatusOr<std::shared_ptr<CompletionSession>> session, Generator& generator);
 
   bool OnChunk(v1::CompleteChunk chunk) override;
@@ -44,7 +45,7 @@ class StreamCompleteReactor final : public grpc::ServerWriteReactor<v1::Complete
 
   grpc::CallbackServerContext& context_;
   const std::size_t max_pending_;
-  std::shared_ptr<CompletionSession> session_;  // null when there was none to begin
+  SessionSlot session_;
 
   // Never held while calling gRPC or the session.
   absl::Mutex mutex_;

@@ -350,6 +350,51 @@ TEST(CompletionsService, UnknownIsNeverSeen) {
   EXPECT_EQ(harness.Complete(Request()).status.code(), absl::StatusCode::kInternal);
 }
 
+TEST(CompletionsService, WhatAGeneratorSaysIsChecked) {
+  CompletionsHarness harness;
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) { fake.Token(TokenId(512)); };
+  EXPECT_EQ(harness.Complete(Request()).status.code(), absl::StatusCode::kInternal);
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) {
+    fake.Finish(v1::FINISH_REASON_UNSPECIFIED);
+  };
+  EXPECT_EQ(harness.Complete(Request()).status.code(), absl::StatusCode::kInternal);
+  harness.generator.on_start = [](FakeGenerator::Fake& fake) {
+    fake.Finish(v1::FINISH_REASON_CANCELLED);
+  };
+  EXPECT_EQ(harness.Complete(Request()).status.code(), absl::StatusCode::kCancelled);
+}
+
+// A prompt that takes long to tokenize does so beside gRPC's threads; all of its life is the same.
+TEST(CompletionsService, LongPromptsAreServedAndCancelledLikeOthers) {
+  CompletionsHarness harness;
+  v1::CompleteRequest request = Request(std::string(64 << 10, ' '));
+  const auto too_long = harness.Complete(request);
+  EXPECT_EQ(ViolatedField(too_long.status), "prompt") << too_long.status;
+
+  v1::CompleteRequest tokens;
+  for (int i = 0; i < 900; ++i) {
+    tokens.mutable_tokens()->add_ids(70);
+  }
+  for (std::uint32_t i = 0; i < 20'000; ++i) {
+    tokens.add_stop_token_ids(i % 512);
+  }
+  {
+    Stream stream(harness, tokens);
+    const auto fake = harness.generator.Await(0);
+    ASSERT_NE(fake, nullptr);
+    stream.Cancel();
+    EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kCancelled);
+    EXPECT_TRUE(WaitUntil([&] { return fake->cancelled() && harness.service.InFlight() == 0; }));
+  }
+  // Cancelled at any moment, also while it waits to be tokenized.
+  for (int i = 0; i < 50; ++i) {
+    Stream stream(harness, tokens);
+    stream.Cancel();
+    EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }));
+}
+
 grpc::ChannelArguments SmallWindow() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
