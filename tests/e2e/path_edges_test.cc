@@ -11,9 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "kvtransfer/inproc/inproc_transport.h"
 #include "tests/support/cluster.h"
-#include "tests/support/in_process_pair.h"
 #include "tests/support/reference_engine.h"
-#include "tests/support/wait_until.h"
+#include "tests/support/two_workers.h"
 
 namespace baton {
 namespace {
@@ -73,9 +72,8 @@ std::unique_ptr<Cluster> PathEdgesTest::cluster_;
 
 TEST_F(PathEdgesTest, EveryLengthByEveryPath) {
   const auto hub = inproc::MakeHub();
-  const auto pair = InProcessPair::Start(
-      TinyModel(), {.prefill = inproc::MakeTransport(hub), .decode = inproc::MakeTransport(hub)});
-  ASSERT_TRUE(pair.ok()) << pair.status();
+  PrefillNode prefill(TinyModel().path, inproc::MakeTransport(hub));
+  DecodeNode decode(TinyModel().path, inproc::MakeTransport(hub));
   for (const std::size_t length : EdgeLengths()) {
     SCOPED_TRACE(absl::StrCat("prompt tokens: ", length));
     const v1::CompleteRequest request =
@@ -83,17 +81,18 @@ TEST_F(PathEdgesTest, EveryLengthByEveryPath) {
 
     const v1::CompleteResponse colocated = CompleteBy(v1::PATH_COLOCATED, request);
     const v1::CompleteResponse split = CompleteBy(v1::PATH_DISAGGREGATED, request);
-    const auto in_process = (*pair)->Generate(request);
+    const auto in_process = decode.Start(MakeSplitJob(*reference_->SpecOf(request), prefill));
 
     EXPECT_EQ(colocated.timeline().transport(), "");
     EXPECT_EQ(split.timeline().transport(), "tcp");
     EXPECT_EQ(split.timeline().prefill_worker(), cluster_->prefill().address());
     EXPECT_EQ(split.usage().prompt_tokens(), length);
-    ASSERT_TRUE(in_process.ok()) << in_process.status();
-    EXPECT_EQ(in_process->tokens, TokensOf(split));
-    EXPECT_EQ(in_process->finished.transport(), "inproc");
+    EXPECT_EQ(in_process->WaitForEnd(), absl::OkStatus());
+    EXPECT_EQ(in_process->tokens(), TokensOf(split));
+    EXPECT_EQ(in_process->result().finished.transport(), "inproc");
   }
-  EXPECT_TRUE(WaitUntil([&] { return (*pair)->IsIdle(); }, kPatience));
+  EXPECT_TRUE(AllBlocksFree(*prefill.core));
+  EXPECT_TRUE(AllBlocksFree(*decode.core));
 }
 
 // T26: the rule counts the prompt's tokens, and 512 itself is split.

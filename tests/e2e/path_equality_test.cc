@@ -10,9 +10,8 @@
 
 #include "kvtransfer/inproc/inproc_transport.h"
 #include "tests/support/cluster.h"
-#include "tests/support/in_process_pair.h"
 #include "tests/support/reference_engine.h"
-#include "tests/support/wait_until.h"
+#include "tests/support/two_workers.h"
 
 namespace baton {
 namespace {
@@ -40,6 +39,7 @@ class PathEqualityTest : public testing::Test {
   // What one prompt must give.
   struct Case {
     v1::CompleteRequest request;
+    v1::SequenceSpec sequence;  // the same, as a worker is asked for it
     Tokens expected;
     std::string name;
   };
@@ -70,11 +70,16 @@ class PathEqualityTest : public testing::Test {
   static void AddCase(ReferenceEngine& reference,
                       const v1::CompleteRequest& request,
                       const std::string& how) {
+    absl::StatusOr<v1::SequenceSpec> sequence = reference.SpecOf(request);
+    ASSERT_TRUE(sequence.ok()) << sequence.status();
     absl::StatusOr<Tokens> expected = reference.Generate(request);
     ASSERT_TRUE(expected.ok()) << expected.status();
     const std::string name =
         how + ", prompt tokens: " + std::to_string(request.tokens().ids_size());
-    cases_.push_back({.request = request, .expected = *std::move(expected), .name = name});
+    cases_.push_back({.request = request,
+                      .sequence = *std::move(sequence),
+                      .expected = *std::move(expected),
+                      .name = name});
   }
 
   // Every case through a router with forced path.
@@ -120,20 +125,20 @@ TEST_F(PathEqualityTest, DisaggregatedOverTcpAndColocated) {
 
 TEST_F(PathEqualityTest, InProcessTransport) {
   const auto hub = inproc::MakeHub();
-  auto pair = InProcessPair::Start(
-      *ExampleModel(),
-      {.prefill = inproc::MakeTransport(hub), .decode = inproc::MakeTransport(hub)}, kPoolBytes);
-  ASSERT_TRUE(pair.ok()) << pair.status();
+  const std::string model = ExampleModel()->path;
+  PrefillNode prefill(model, inproc::MakeTransport(hub), kPoolBytes);
+  DecodeNode decode(model, inproc::MakeTransport(hub), {}, kPoolBytes);
 
   for (const Case& one : cases_) {
     SCOPED_TRACE(one.name);
-    const auto outcome = (*pair)->Generate(one.request);
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    EXPECT_EQ(outcome->tokens, one.expected);
-    EXPECT_TRUE(outcome->finished.split());
-    EXPECT_EQ(outcome->finished.transport(), "inproc");
+    const auto observer = decode.Start(MakeSplitJob(one.sequence, prefill));
+    EXPECT_EQ(observer->WaitForEnd(), absl::OkStatus());
+    EXPECT_EQ(observer->tokens(), one.expected);
+    EXPECT_TRUE(observer->result().finished.split());
+    EXPECT_EQ(observer->result().finished.transport(), "inproc");
   }
-  EXPECT_TRUE(WaitUntil([&] { return (*pair)->IsIdle(); }, kPatience));
+  EXPECT_TRUE(AllBlocksFree(*prefill.core));
+  EXPECT_TRUE(AllBlocksFree(*decode.core));
 }
 
 // A model that answers everything alike would make the tests above say nothing.

@@ -53,11 +53,16 @@ absl::StatusOr<std::unique_ptr<ReferenceEngine>> ReferenceEngine::Start(const Te
   return reference;
 }
 
+absl::StatusOr<v1::SequenceSpec> ReferenceEngine::SpecOf(const v1::CompleteRequest& request) const {
+  ASSIGN_OR_RETURN(ValidatedRequest valid, validator_->Validate(request));
+  return std::move(valid.sequence);
+}
+
 absl::StatusOr<Tokens> ReferenceEngine::Generate(const v1::CompleteRequest& request) {
-  ASSIGN_OR_RETURN(const ValidatedRequest valid, validator_->Validate(request));
-  ASSIGN_OR_RETURN(SequenceRequest sequence, MakeSequenceRequest(valid.sequence));
+  ASSIGN_OR_RETURN(const v1::SequenceSpec spec, SpecOf(request));
+  ASSIGN_OR_RETURN(SequenceRequest sequence, MakeSequenceRequest(spec));
   const auto collector = std::make_shared<TokenCollector>();
-  sequence.request_id = valid.request_id;
+  sequence.request_id = "reference";
   sequence.sink = collector;
   RETURN_IF_ERROR(engine_->Submit(std::move(sequence)).status());
   return collector->WaitForEnd();

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "baton/v1/completions.pb.h"
+#include "baton/v1/worker.pb.h"
 #include "engine/engine.h"
 #include "frontend/request_validation.h"
 #include "kernels/ops.h"
@@ -24,8 +25,10 @@ class ReferenceEngine {
   // The tokens of a request, of which `path` is ignored. Blocks until they are there.
   absl::StatusOr<Tokens> Generate(const v1::CompleteRequest& request);
 
+  // What a worker would be asked to compute.
+  absl::StatusOr<v1::SequenceSpec> SpecOf(const v1::CompleteRequest& request) const;
+
   const Checkpoint& checkpoint() const { return *checkpoint_; }
-  Engine& engine() { return *engine_; }
 
  private:
   ReferenceEngine() = default;

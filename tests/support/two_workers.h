@@ -71,10 +71,12 @@ class RecordingObserver final : public GenerationObserver {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+inline constexpr std::size_t kTestPoolBytes = 16 << 20;
+
 inline std::unique_ptr<WorkerCore> MakeCore(const std::string& model_file,
                                             v1::Role role,
                                             TransportFactory transport,
-                                            std::size_t kv_pool_bytes = std::size_t{16} << 20) {
+                                            std::size_t kv_pool_bytes) {
   auto checkpoint = Checkpoint::Open(model_file);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   auto backend = CreateCpuBackend({});
@@ -125,8 +127,12 @@ class ServedService {
 
 // A prefill worker in this process.
 struct PrefillNode {
-  PrefillNode(const std::string& model_file, TransportFactory transport)
-      : core(MakeCore(model_file, v1::ROLE_PREFILL, std::move(transport))), service(*core), served(&service) {}
+  PrefillNode(const std::string& model_file,
+              TransportFactory transport,
+              std::size_t kv_pool_bytes = kTestPoolBytes)
+      : core(MakeCore(model_file, v1::ROLE_PREFILL, std::move(transport), kv_pool_bytes)),
+        service(*core),
+        served(&service) {}
 
   v1::PrefillCandidate candidate() const {
     v1::PrefillCandidate candidate;
@@ -142,8 +148,11 @@ struct PrefillNode {
 
 // A decode worker in this process, without its doors.
 struct DecodeNode {
-  DecodeNode(const std::string& model_file, TransportFactory transport, HandoffTimes times = {})
-      : core(MakeCore(model_file, v1::ROLE_DECODE, std::move(transport))),
+  DecodeNode(const std::string& model_file,
+             TransportFactory transport,
+             HandoffTimes times = {},
+             std::size_t kv_pool_bytes = kTestPoolBytes)
+      : core(MakeCore(model_file, v1::ROLE_DECODE, std::move(transport), kv_pool_bytes)),
         client(*PrefillClient::Create({})),
         sessions(*core, *client, times) {}
 
@@ -160,6 +169,15 @@ struct DecodeNode {
   std::unique_ptr<PrefillClient> client;
   DecodeSessions sessions;
 };
+
+// A sequence that `prefill` has to prefill: there is nobody else for it.
+inline DecodeJob MakeSplitJob(v1::SequenceSpec sequence, const PrefillNode& prefill) {
+  return {.request_id = "split",
+          .sequence = std::move(sequence),
+          .prefill = {prefill.candidate()},
+          .forced = true,
+          .deadline = TimePoint::max()};
+}
 
 // A greedy or seeded request over the tiny model's vocabulary.
 inline DecodeJob MakeJob(int prompt_tokens, int max_tokens, std::uint64_t seed = 1) {
