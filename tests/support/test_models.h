@@ -24,7 +24,7 @@ const TestModel& TinyModel();
 inline constexpr int kTinyVocabulary = 512;
 inline constexpr int kTinyContext = 16'384;
 // Long enough to be caught in the middle of its prefill.
-inline constexpr std::size_t kLongPromptTokens = 12'000;
+inline constexpr std::size_t kLongPromptTokens = 9'000;
 
 // The model that every example uses, from the cache; NOT_FOUND when it has not been fetched.
 absl::StatusOr<TestModel> ExampleModel();
