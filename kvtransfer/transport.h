@@ -32,8 +32,8 @@ using PeerId = StrongId<struct PeerIdTag, std::uint64_t>;
 using TransferToken = StrongId<struct TransferTokenTag, std::uint64_t>;
 
 // Longest header of a message without and with a payload.
-inline constexpr std::size_t kMaxControlBytes = 64 * 1024;
-inline constexpr std::size_t kMaxDataHeaderBytes = 4 * 1024;
+inline constexpr std::size_t kMaxControlBytes = std::size_t{64} * 1024;
+inline constexpr std::size_t kMaxDataHeaderBytes = std::size_t{4} * 1024;
 
 struct OutgoingMessage {
   std::string header;  // moved into the transport

@@ -17,7 +17,7 @@ namespace {
 
 // Shorter payloads are sent along at once; longer ones only after the receiver has named their
 // place.
-constexpr std::size_t kRendezvousBytes = 8 * 1024;
+constexpr std::size_t kRendezvousBytes = std::size_t{8} * 1024;
 
 // Calls into UCX and drains what its callbacks have left in UcxEvents; all calls into the handler
 // happen in Progress, outside of UCX's own.
