@@ -40,12 +40,12 @@ class TransferService {
   const std::string& address() const;
 
   // Prefill side. INVALID_ARGUMENT for blocks outside the pool, RESOURCE_EXHAUSTED when too much
-  // waits, UNAVAILABLE after Stop: then neither pin nor sink is used. The new offer ends at once
-  // with kFailed when the id is open and with kCancelled when it has ended here, which is how a
-  // cancellation that overtook its offer takes effect.
+  // waits, UNAVAILABLE after Stop: then the pin is dropped at once and the sink not called. An
+  // offer whose id is open ends at once with kFailed; one whose id has ended here with kCancelled,
+  // which is how a cancellation that overtook its offer takes effect.
   absl::Status Offer(OfferRequest request);
-  // From the engine thread: costs well under a microsecond, wake-ups are coalesced. Ranges may come
-  // in any order and may overlap; an unknown or ended handoff is ignored.
+  // From the engine thread: 0.1 us, or one system call when the transfer thread sleeps. Ranges may
+  // come in any order and may overlap; an unknown or ended handoff is ignored.
   void MarkReady(HandoffId id, ReadyRange range);
   // Everything was marked ready: kComputing -> kServing.
   void FinishComputing(HandoffId id);
