@@ -17,10 +17,9 @@ PrefixHash FirstHalf(const Digest& digest) {
 
 PrefixHash RootHash(const HashScope& scope) {
   ByteWriter writer;
-  for (const std::string_view field : {AsBytes(scope.model_fingerprint),
-                                       AsBytes(scope.tokenizer_fingerprint),
-                                       std::string_view(scope.cache_salt),
-                                       std::string_view(scope.zone)}) {
+  for (const std::string_view field :
+       {AsBytes(scope.model_fingerprint), AsBytes(scope.tokenizer_fingerprint),
+        std::string_view(scope.cache_salt), std::string_view(scope.zone)}) {
     writer.Put(static_cast<std::uint32_t>(field.size()));
     writer.PutBytes(field);
   }

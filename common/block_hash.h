@@ -15,8 +15,8 @@ namespace baton {
 
 inline constexpr int kBlockTokens = 16;
 
-// Names the KV content of one full block together with everything before it. Equal in every process that serves
-// the same model, tokenizer, salt and zone.
+// Names the KV content of one full block together with everything before it. Equal in every process
+// that serves the same model, tokenizer, salt and zone.
 struct PrefixHash {
   std::array<std::uint8_t, 16> bytes{};
 
@@ -38,11 +38,12 @@ struct HashScope {
   std::string zone;
 };
 
-// The hash before the first block: the first 16 bytes of SHA-256 over the four fields of `scope`, each written as
-// little-endian uint32 length and bytes.
+// The hash before the first block: the first 16 bytes of SHA-256 over the four fields of `scope`,
+// each written as little-endian uint32 length and bytes.
 PrefixHash RootHash(const HashScope& scope);
 
-// hash_i = the first 16 bytes of SHA-256(hash_{i-1} ‖ the block's 16 token ids, each little-endian uint32).
+// hash_i = the first 16 bytes of SHA-256(hash_{i-1} ‖ the block's 16 token ids, each little-endian
+// uint32).
 PrefixHash NextHash(const PrefixHash& previous, std::span<const TokenId, kBlockTokens> block);
 
 // The hashes of all full blocks of `tokens`; a partial last block has none.

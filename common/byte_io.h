@@ -14,7 +14,7 @@ namespace baton {
 class ByteWriter {
  public:
   template <typename T>
-    requires std::is_integral_v<T>
+  requires std::is_integral_v<T>
   void Put(T value) {
     const auto bits = static_cast<std::make_unsigned_t<T>>(value);
     for (std::size_t i = 0; i < sizeof(T); ++i) {
@@ -30,15 +30,14 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Reads what ByteWriter writes. Every read is checked against the end: nullopt leaves the position where
-// it was. Borrows the bytes, which must outlive it. Not thread-safe.
+// Reads what ByteWriter writes. Every read is checked against the end: nullopt leaves the position
+// where it was. Borrows the bytes, which must outlive it. Not thread-safe.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
 
   template <typename T>
-    requires std::is_integral_v<T>
-  std::optional<T> Get() {
+  requires std::is_integral_v<T> std::optional<T> Get() {
     if (remaining() < sizeof(T)) {
       return std::nullopt;
     }

@@ -5,9 +5,9 @@
 
 namespace baton {
 
-void CheckFailed(std::string_view text, std::source_location where) {
-  std::fprintf(stderr, "%s:%u: check failed: %.*s\n", where.file_name(),
-               static_cast<unsigned>(where.line()), static_cast<int>(text.size()), text.data());
+void CheckFailed(const char* file, int line, std::string_view text) {
+  std::fprintf(stderr, "%s:%d: check failed: %.*s\n", file, line, static_cast<int>(text.size()),
+               text.data());
   std::fflush(stderr);
   std::abort();
 }

@@ -6,7 +6,8 @@
 
 namespace baton {
 
-// Sizes that come from a file or a peer are added and multiplied only through these: nullopt on overflow.
+// Sizes that come from a file or a peer are added and multiplied only through these: nullopt on
+// overflow.
 inline std::optional<std::uint64_t> CheckedAdd(std::uint64_t a, std::uint64_t b) {
   std::uint64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum)) {

@@ -37,8 +37,8 @@ constexpr std::uint32_t MultiplyModP(std::uint32_t a, std::uint32_t b) {
 
 // x^(8 * bytes) modulo the polynomial.
 constexpr std::uint32_t ShiftFactor(std::uint64_t bytes) {
-  std::uint32_t factor = 0x80000000u;   // 1
-  std::uint32_t square = 0x00800000u;   // x^8
+  std::uint32_t factor = 0x80000000u;  // 1
+  std::uint32_t square = 0x00800000u;  // x^8
   for (; bytes != 0; bytes >>= 1) {
     if ((bytes & 1) != 0) {
       factor = MultiplyModP(factor, square);
@@ -48,8 +48,8 @@ constexpr std::uint32_t ShiftFactor(std::uint64_t bytes) {
   return factor;
 }
 
-// The instruction has a latency of three cycles and a throughput of one: three independent streams of this
-// length run side by side, and their results are joined by a multiplication each.
+// The instruction has a latency of three cycles and a throughput of one: three independent streams
+// of this length run side by side, and their results are joined by a multiplication each.
 constexpr std::size_t kStreamBytes = 4096;
 constexpr std::uint32_t kShiftOneStream = ShiftFactor(kStreamBytes);
 constexpr std::uint32_t kShiftTwoStreams = ShiftFactor(2 * kStreamBytes);

@@ -6,8 +6,9 @@
 
 namespace baton {
 
-// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78; RFC 3720 appendix B.4) of `bytes`. Passing the result of
-// an earlier call as `previous` continues it, so that a scattered range needs no gathering.
+// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78; RFC 3720 appendix B.4) of `bytes`. Passing
+// the result of an earlier call as `previous` continues it, so that a scattered range needs no
+// gathering.
 std::uint32_t Crc32c(std::string_view bytes, std::uint32_t previous = 0);
 
 // The same without the processor's instruction; public so that a test can compare the two.

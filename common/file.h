@@ -32,7 +32,8 @@ class UniqueFd {
 // A whole regular file mapped for reading. Move-only; immutable after construction.
 class MappedFile {
  public:
-  // NOT_FOUND, PERMISSION_DENIED, or INVALID_ARGUMENT for something that is no regular file; the path is in the message.
+  // NOT_FOUND, PERMISSION_DENIED, or INVALID_ARGUMENT for something that is no regular file; the
+  // path is in the message.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   ~MappedFile();

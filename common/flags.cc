@@ -27,7 +27,8 @@ std::string EnvironmentName(const std::string& name) {
   return upper;
 }
 
-// One flag: CLI11 only collects its words; conversion is ours, so that all problems are reported together.
+// One flag: CLI11 only collects its words; conversion is ours, so that all problems are reported
+// together.
 struct Entry {
   std::string name;
   bool is_switch = false;
@@ -102,8 +103,9 @@ Flags::~Flags() = default;
 void Flags::State::AddStandard() {
   app->set_help_flag("--help,-h", "print this text and exit");
   app->add_flag("--version", version, "print the version and exit");
-  app->add_flag("--print-config", print_config,
-                "print every effective value and where it came from (a valid --config file), and exit");
+  app->add_flag(
+      "--print-config", print_config,
+      "print every effective value and where it came from (a valid --config file), and exit");
   app->add_flag("--check-config", check_config, "check flags, environment and file, and exit");
   app->set_config("--config", "", "TOML file with flag names as keys", false);
   app->allow_config_extras(CLI::config_extras_mode::error);
@@ -171,15 +173,11 @@ void Flags::Choice(std::string name,
   entry.print = [target] { return QuoteToml(*target); };
 }
 
-void Flags::Integer(std::string name,
-                    std::int64_t* target,
-                    std::int64_t low,
-                    std::int64_t high,
-                    std::string help) {
+void Flags::Integer(
+    std::string name, std::int64_t* target, std::int64_t low, std::int64_t high, std::string help) {
   Entry& entry = state_->Add(name, absl::StrCat(help, " [", *target, "]"));
-  entry.convert = Last([=](const std::string& word) {
-    return ConvertInteger(word, low, high, *target);
-  });
+  entry.convert =
+      Last([=](const std::string& word) { return ConvertInteger(word, low, high, *target); });
   entry.print = [target] { return absl::StrCat(*target); };
 }
 
@@ -189,9 +187,8 @@ void Flags::OptionalInteger(std::string name,
                             std::int64_t high,
                             std::string help) {
   Entry& entry = state_->Add(name, help);
-  entry.convert = Last([=](const std::string& word) {
-    return ConvertInteger(word, low, high, target->emplace(0));
-  });
+  entry.convert = Last(
+      [=](const std::string& word) { return ConvertInteger(word, low, high, target->emplace(0)); });
   entry.print = [target] { return target->has_value() ? absl::StrCat(**target) : ""; };
 }
 
@@ -205,11 +202,8 @@ void Flags::OptionalUnsigned(std::string name,
   entry.print = [target] { return target->has_value() ? absl::StrCat(**target) : ""; };
 }
 
-void Flags::OptionalNumber(std::string name,
-                           std::optional<double>* target,
-                           double low,
-                           double high,
-                           std::string help) {
+void Flags::OptionalNumber(
+    std::string name, std::optional<double>* target, double low, double high, std::string help) {
   Entry& entry = state_->Add(name, help);
   entry.convert = Last([=](const std::string& word) {
     double value = 0;
@@ -262,7 +256,9 @@ void Flags::Positional(std::string name, std::optional<std::string>* target, std
   });
 }
 
-void Flags::Check(std::function<absl::Status()> check) { state_->checks.push_back(std::move(check)); }
+void Flags::Check(std::function<absl::Status()> check) {
+  state_->checks.push_back(std::move(check));
+}
 
 Flags& Flags::Subcommand(std::string name, std::string summary) {
   auto child = std::unique_ptr<Flags>(new Flags(name, summary));
@@ -285,9 +281,8 @@ void Flags::State::Collect(const std::vector<std::string>& command_line,
   for (const auto& entry : entries) {
     const std::string flag = absl::StrCat("--", entry->name);
     const bool typed = std::any_of(
-        command_line.begin(), command_line.end(), [&flag](const std::string& word) {
-          return word == flag || word.starts_with(flag + "=");
-        });
+        command_line.begin(), command_line.end(),
+        [&flag](const std::string& word) { return word == flag || word.starts_with(flag + "="); });
     const std::string variable = EnvironmentName(entry->name);
     const char* environment = entry->positional ? nullptr : std::getenv(variable.c_str());
     std::vector<std::string> words = entry->words;
@@ -320,7 +315,8 @@ void Flags::State::Print(std::string& out) const {
       continue;
     }
     const std::string value = entry->print();
-    absl::StrAppend(&out, value.empty() ? "# " : "", entry->name, " = ", value, "  # ", entry->origin, "\n");
+    absl::StrAppend(&out, value.empty() ? "# " : "", entry->name, " = ", value, "  # ",
+                    entry->origin, "\n");
   }
 }
 
@@ -382,9 +378,11 @@ absl::Status CheckHostPort(std::string_view text) {
   std::uint32_t port = 0;
   const bool has_host = colon != std::string_view::npos && colon > 0;
   const std::string_view host = has_host ? text.substr(0, colon) : std::string_view();
-  const bool bare_ipv6 = host.find(':') != std::string_view::npos && !(host.front() == '[' && host.back() == ']');
+  const bool bare_ipv6 =
+      host.find(':') != std::string_view::npos && !(host.front() == '[' && host.back() == ']');
   const std::string digits(has_host ? text.substr(colon + 1) : std::string_view());
-  const bool all_digits = !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+  const bool all_digits =
+      !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
   if (!has_host || bare_ipv6 || !all_digits || !absl::SimpleAtoi(digits, &port) || port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", std::string(text), "\" is not host:port (IPv6 hosts in brackets)"));

@@ -9,7 +9,8 @@
 namespace baton {
 namespace {
 
-// Calls visit(name, value of a, value of b) for every field, so that fingerprint and difference cannot drift apart.
+// Calls visit(name, value of a, value of b) for every field, so that fingerprint and difference
+// cannot drift apart.
 template <typename Visit>
 void VisitFields(const EngineIdentity& a, const EngineIdentity& b, Visit visit) {
   visit("model_fingerprint", ToHex(a.model_fingerprint), ToHex(b.model_fingerprint));
@@ -20,8 +21,7 @@ void VisitFields(const EngineIdentity& a, const EngineIdentity& b, Visit visit) 
   visit("block_tokens", std::int64_t{a.kv.block_tokens}, std::int64_t{b.kv.block_tokens});
   visit("element_type", a.kv.element_type, b.kv.element_type);
   visit("layout_id", a.kv.layout_id, b.kv.layout_id);
-  visit("layer_bytes",
-        static_cast<std::int64_t>(a.kv.layer_bytes),
+  visit("layer_bytes", static_cast<std::int64_t>(a.kv.layer_bytes),
         static_cast<std::int64_t>(b.kv.layer_bytes));
   visit("arithmetic", a.arithmetic, b.arithmetic);
   visit("rope_base", a.rope_base, b.rope_base);

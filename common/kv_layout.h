@@ -8,9 +8,9 @@
 
 namespace baton {
 
-// How one process keeps KV values. The pool is `[N blocks, L layers, layer_bytes]`: a block is one contiguous range,
-// and so is any range of layers inside it. What is inside a layer of a block is the backend's business; `layout_id`
-// names it and everybody else treats it as opaque bytes.
+// How one process keeps KV values. The pool is `[N blocks, L layers, layer_bytes]`: a block is one
+// contiguous range, and so is any range of layers inside it. What is inside a layer of a block is
+// the backend's business; `layout_id` names it and everybody else treats it as opaque bytes.
 struct KvLayout {
   int layers = 0;
   int kv_heads = 0;
@@ -24,8 +24,8 @@ struct KvLayout {
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
 
-// Everything that must be equal in two workers before KV blocks may pass between them: with all of it equal they
-// compute the same tokens from the same bytes.
+// Everything that must be equal in two workers before KV blocks may pass between them: with all of
+// it equal they compute the same tokens from the same bytes.
 struct EngineIdentity {
   Digest model_fingerprint{};
   Digest tokenizer_fingerprint{};
@@ -37,7 +37,8 @@ struct EngineIdentity {
   friend bool operator==(const EngineIdentity&, const EngineIdentity&) = default;
 };
 
-// SHA-256 over all fields in order, integers and lengths as little-endian uint64, doubles by their bits.
+// SHA-256 over all fields in order, integers and lengths as little-endian uint64, doubles by their
+// bits.
 Digest LayoutFingerprint(const EngineIdentity& identity);
 
 // "arithmetic: ours cpu-avx2, theirs cpu-plain; layers: ours 30, theirs 32"; empty when equal.

@@ -54,12 +54,16 @@ void SetUpLog(const LogOptions& options) {
   state.component = options.component;
   state.logger->set_level(ToSpdlog(options.level));
   state.logger->flush_on(spdlog::level::debug);
-  // %H:%M:%S.%e in local time carries the offset so that lines of several machines can be put in order.
-  state.logger->set_pattern(options.format == LogFormat::kText ? "%Y-%m-%dT%H:%M:%S.%f%z %l %v"
-                                                               : "{\"time\":\"%Y-%m-%dT%H:%M:%S.%f%z\",%v}");
+  // %H:%M:%S.%e in local time carries the offset so that lines of several machines can be put in
+  // order.
+  state.logger->set_pattern(options.format == LogFormat::kText
+                                ? "%Y-%m-%dT%H:%M:%S.%f%z %l %v"
+                                : "{\"time\":\"%Y-%m-%dT%H:%M:%S.%f%z\",%v}");
 }
 
-bool LogEnabled(LogLevel level) { return State().logger->should_log(ToSpdlog(level)); }
+bool LogEnabled(LogLevel level) {
+  return State().logger->should_log(ToSpdlog(level));
+}
 
 void LogEvent(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
   LogState& state = State();
@@ -77,8 +81,8 @@ void LogEvent(LogLevel level, std::string_view event, std::initializer_list<LogF
       return nlohmann::json(ReplaceInvalidUtf8(text)).dump(-1, ' ', true);
     };
     const std::string_view level_name = spdlog::level::to_string_view(ToSpdlog(level)).data();
-    absl::StrAppend(&line, "\"level\":", quoted(level_name), ",\"component\":",
-                    quoted(state.component), ",\"event\":", quoted(event));
+    absl::StrAppend(&line, "\"level\":", quoted(level_name),
+                    ",\"component\":", quoted(state.component), ",\"event\":", quoted(event));
     for (const LogField& field : fields) {
       absl::StrAppend(&line, ",", quoted(field.key), ":", quoted(field.value));
     }

@@ -19,10 +19,12 @@ struct LogOptions {
   LogFormat format = LogFormat::kText;
 };
 
-// One key=value pair of a line. Text values are escaped on output, so a client's bytes cannot forge a line.
+// One key=value pair of a line. Text values are escaped on output, so a client's bytes cannot forge
+// a line.
 struct LogField {
   template <typename T>
-  LogField(std::string_view name, const T& content) : key(name) {  // NOLINT(google-explicit-constructor)
+  LogField(std::string_view name, const T& content)
+      : key(name) {  // NOLINT(google-explicit-constructor)
     if constexpr (std::is_same_v<T, absl::Status>) {
       value = content.ToString();
     } else if constexpr (std::is_same_v<T, bool>) {
@@ -38,14 +40,14 @@ struct LogField {
   std::string value;
 };
 
-// Sets up the one log of the process: a line an event on standard error. Call once in main before the first event;
-// events before that go out in the default form.
+// Sets up the one log of the process: a line an event on standard error. Call once in main before
+// the first event; events before that go out in the default form.
 void SetUpLog(const LogOptions& options);
 
 bool LogEnabled(LogLevel level);
 
-// Writes `<time> <level> <component> <event> key=value ...` or the same as one JSON object. Events are nouns and verbs:
-// "handoff.landed". Thread-safe.
+// Writes `<time> <level> <component> <event> key=value ...` or the same as one JSON object. Events
+// are nouns and verbs: "handoff.landed". Thread-safe.
 void LogEvent(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
 // nullopt-like: INVALID_ARGUMENT with the known names.

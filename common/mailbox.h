@@ -14,12 +14,14 @@ namespace baton {
 
 // Bounded queue from many producers to the one thread that owns some state.
 //
-// Push refuses with RESOURCE_EXHAUSTED when `capacity` messages wait, which is the back pressure. PushEnding is for
-// messages that end something already admitted (a cancellation, a returned lease): their number is bounded by what
-// was admitted, and refusing one would leak. After Close both refuse with UNAVAILABLE, what is queued can still be
-// taken, and the consumer learns of it from closed().
+// Push refuses with RESOURCE_EXHAUSTED when `capacity` messages wait, which is the back pressure.
+// PushEnding is for messages that end something already admitted (a cancellation, a returned
+// lease): their number is bounded by what was admitted, and refusing one would leak. After Close
+// both refuse with UNAVAILABLE, what is queued can still be taken, and the consumer learns of it
+// from closed().
 //
-// `wake`, when given, is called after each push without the lock held; for consumers that sleep elsewhere.
+// `wake`, when given, is called after each push without the lock held; for consumers that sleep
+// elsewhere.
 //
 // Thread-safe.
 template <typename T>
@@ -29,9 +31,12 @@ class Mailbox {
       : capacity_(capacity), wake_(std::move(wake)) {}
 
   absl::Status Push(T message) { return Add(std::move(message), capacity_); }
-  absl::Status PushEnding(T message) { return Add(std::move(message), static_cast<std::size_t>(-1)); }
+  absl::Status PushEnding(T message) {
+    return Add(std::move(message), static_cast<std::size_t>(-1));
+  }
 
-  // Everything that waits, oldest first; blocks until there is something, the mailbox is closed, or `timeout` is over.
+  // Everything that waits, oldest first; blocks until there is something, the mailbox is closed, or
+  // `timeout` is over.
   std::deque<T> PopAll(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &Mailbox::HasNews), timeout);

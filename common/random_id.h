@@ -49,6 +49,6 @@ struct RandomId {
 };
 
 using InstanceId = RandomId<struct InstanceIdTag>;  // one run of one process
-using HandoffId = RandomId<struct HandoffIdTag>;    // one attempt to hand one prompt's KV blocks over
+using HandoffId = RandomId<struct HandoffIdTag>;  // one attempt to hand one prompt's KV blocks over
 
 }  // namespace baton

@@ -36,8 +36,8 @@ void SerialExecutor::Run() {
         if (tasks_.empty()) {
           changed_.Wait(&mutex_);
         } else {
-          changed_.WaitWithTimeout(
-              &mutex_, absl::FromChrono(tasks_.begin()->first - Clock::System().Now()));
+          changed_.WaitWithTimeout(&mutex_,
+                                   absl::FromChrono(tasks_.begin()->first - Clock::System().Now()));
         }
       }
       if (!IsDue()) {

@@ -10,10 +10,12 @@
 
 namespace baton {
 
-// One thread that runs closures one after another, some of them at a later time: the owner of state that events from
-// several threads change. Its queue is bounded by whoever posts: a fixed number of events for each admitted request.
+// One thread that runs closures one after another, some of them at a later time: the owner of state
+// that events from several threads change. Its queue is bounded by whoever posts: a fixed number of
+// events for each admitted request.
 //
-// Thread-safe. The destructor runs what is due, drops what is timed for later, and joins; closures must not block.
+// Thread-safe. The destructor runs what is due, drops what is timed for later, and joins; closures
+// must not block.
 class SerialExecutor {
  public:
   using Task = absl::AnyInvocable<void()>;

@@ -47,6 +47,8 @@ std::string ToHex(std::string_view bytes) {
   return hex;
 }
 
-std::string ToHex(const Digest& digest) { return ToHex(AsBytes(digest)); }
+std::string ToHex(const Digest& digest) {
+  return ToHex(AsBytes(digest));
+}
 
 }  // namespace baton

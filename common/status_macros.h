@@ -5,17 +5,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// RETURN_IF_ERROR(expr): evaluates an absl::Status expression once and returns it from the enclosing
-// function when it is not OK.
-#define RETURN_IF_ERROR(expr)                              \
-  do {                                                     \
+// RETURN_IF_ERROR(expr): evaluates an absl::Status expression once and returns it from the
+// enclosing function when it is not OK.
+#define RETURN_IF_ERROR(expr)                                     \
+  do {                                                            \
     if (absl::Status baton_status = (expr); !baton_status.ok()) { \
-      return baton_status;                                 \
-    }                                                      \
+      return baton_status;                                        \
+    }                                                             \
   } while (false)
 
-// ASSIGN_OR_RETURN(lhs, expr): evaluates an absl::StatusOr expression once; assigns its value to `lhs`
-// (which may be a declaration) or returns its status from the enclosing function.
+// ASSIGN_OR_RETURN(lhs, expr): evaluates an absl::StatusOr expression once; assigns its value to
+// `lhs` (which may be a declaration) or returns its status from the enclosing function.
 #define ASSIGN_OR_RETURN(lhs, expr) \
   BATON_ASSIGN_OR_RETURN_IMPL(BATON_CONCAT(baton_status_or_, __LINE__), lhs, expr)
 

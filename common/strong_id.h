@@ -8,8 +8,8 @@ namespace baton {
 
 // An integer that names one kind of thing and cannot be mistaken for another kind or for a count.
 //
-// Explicit to make, ordered and hashable, no arithmetic. Trivially copyable and of the size of Rep, so
-// a span of ids can go to a kernel; unwrap with value() once at the top of an inner loop.
+// Explicit to make, ordered and hashable, no arithmetic. Trivially copyable and of the size of Rep,
+// so a span of ids can go to a kernel; unwrap with value() once at the top of an inner loop.
 template <typename Tag, typename Rep = std::uint32_t>
 class StrongId {
  public:

@@ -4,7 +4,8 @@ namespace baton {
 namespace {
 
 struct Scan {
-  std::size_t length = 0;   // bytes looked at: a whole character, or the longest well-formed beginning of one (at least 1)
+  std::size_t length = 0;   // bytes looked at: a whole character, or the longest well-formed
+                            // beginning of one (at least 1)
   bool complete = false;    // a whole, well-formed character
   bool extensible = false;  // well formed so far, and the text ended
 };

@@ -42,8 +42,8 @@ class StreamObserver final : public GenerationObserver {
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(grpc::CallbackServerContext* context,
-                                                                     const v1::GenerateRequest* request) {
+grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   auto* stream = new Stream();
   std::shared_ptr<Generation> generation =
       sessions_.Start({.request_id = request->request_id(),

@@ -10,8 +10,8 @@ class DecodeService final : public v1::DecodeWorker::CallbackService {
  public:
   explicit DecodeService(DecodeSessions& sessions) : sessions_(sessions) {}
 
-  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(grpc::CallbackServerContext* context,
-                                                        const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
 
  private:
   DecodeSessions& sessions_;

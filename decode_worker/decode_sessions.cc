@@ -33,7 +33,8 @@ class EndedGeneration final : public Generation {
 
 }  // namespace
 
-// One request: the engine's sink on one side, the observer on the other. Lives as long as the engine's sequence does.
+// One request: the engine's sink on one side, the observer on the other. Lives as long as the
+// engine's sequence does.
 class DecodeSessions::Session final : public Generation,
                                       public TokenSink,
                                       public std::enable_shared_from_this<Session> {
@@ -63,17 +64,16 @@ class DecodeSessions::Session final : public Generation,
     request->sink = shared_from_this();
     if (!job.prefill.empty()) {
       request->kind = SequenceKind::kImport;
-      handoff_ = owner_.MakeHandoff(
-          {.request_id = job.request_id,
-                      .sequence = std::move(job.sequence),
-                      .candidates = std::move(job.prefill),
-                      .forced = job.forced,
-                      .deadline = job.deadline},
-          [self = weak_from_this()](const HandoffReport& report) {
-            if (const auto session = self.lock()) {
-              session->Report(report);
-            }
-          });
+      handoff_ = owner_.MakeHandoff({.request_id = job.request_id,
+                                     .sequence = std::move(job.sequence),
+                                     .candidates = std::move(job.prefill),
+                                     .forced = job.forced,
+                                     .deadline = job.deadline},
+                                    [self = weak_from_this()](const HandoffReport& report) {
+                                      if (const auto session = self.lock()) {
+                                        session->Report(report);
+                                      }
+                                    });
       request->hooks = handoff_;
     }
     const absl::StatusOr<SequenceId> id = owner_.core_.engine().Submit(*std::move(request));
@@ -142,39 +142,45 @@ class DecodeSessions::Session final : public Generation,
     *finished.mutable_queue() = ToProtoDuration(end.queue + report_.queue);
     *finished.mutable_prefill() = ToProtoDuration(finished.split() ? report_.prefill : end.prefill);
     if (end.adopted.has_value() && report_.first_token.has_value()) {
-      *finished.mutable_exposed_transfer() =
-          ToProtoDuration(std::max(Duration::zero(), Duration(*end.adopted - *report_.first_token)));
+      *finished.mutable_exposed_transfer() = ToProtoDuration(
+          std::max(Duration::zero(), Duration(*end.adopted - *report_.first_token)));
     }
   }
 
   DecodeSessions& owner_;
   const std::uint64_t number_;
   std::atomic<std::uint64_t> sequence_{0};  // no engine sequence has this id until it is set
-  std::shared_ptr<IncomingHandoff> handoff_;  // shared with its own pending events; null when colocated
+  std::shared_ptr<IncomingHandoff>
+      handoff_;  // shared with its own pending events; null when colocated
 
-  absl::Mutex mutex_;  // orders the observer's calls, which come from the engine's and the executor's thread
+  absl::Mutex mutex_;  // orders the observer's calls, which come from the engine's and the
+                       // executor's thread
   std::shared_ptr<GenerationObserver> observer_ ABSL_GUARDED_BY(mutex_);  // null after the end
   GenerationResult result_ ABSL_GUARDED_BY(mutex_);
   HandoffReport report_ ABSL_GUARDED_BY(mutex_);
 };
 
 DecodeSessions::DecodeSessions(WorkerCore& core, PrefillClient& prefill, HandoffTimes times)
-    : core_(core), handoffs_{.core = core, .prefill = prefill, .executor = executor_, .times = times} {}
+    : core_(core),
+      handoffs_{.core = core, .prefill = prefill, .executor = executor_, .times = times} {}
 
 DecodeSessions::~DecodeSessions() {
   StopIntake();
   CancelRest(absl::UnavailableError("this worker is shutting down"));
   absl::MutexLock lock(&mutex_);
   // Cancelled calls and fetches end by themselves, whatever their peers do.
-  BATON_CHECK(mutex_.AwaitWithTimeout(absl::Condition(this, &DecodeSessions::IsIdle), kLongestShutdown));
+  BATON_CHECK(
+      mutex_.AwaitWithTimeout(absl::Condition(this, &DecodeSessions::IsIdle), kLongestShutdown));
 }
 
-std::shared_ptr<IncomingHandoff> DecodeSessions::MakeHandoff(HandoffPlan plan, IncomingHandoff::Reporter reporter) {
+std::shared_ptr<IncomingHandoff> DecodeSessions::MakeHandoff(HandoffPlan plan,
+                                                             IncomingHandoff::Reporter reporter) {
   {
     absl::MutexLock lock(&mutex_);
     ++live_handoffs_;
   }
-  return {new IncomingHandoff(handoffs_, std::move(plan), std::move(reporter)), [this](IncomingHandoff* handoff) {
+  return {new IncomingHandoff(handoffs_, std::move(plan), std::move(reporter)),
+          [this](IncomingHandoff* handoff) {
             delete handoff;
             absl::MutexLock lock(&mutex_);
             --live_handoffs_;
@@ -191,7 +197,8 @@ std::string DecodeSessions::address() const {
   return address_;
 }
 
-std::shared_ptr<Generation> DecodeSessions::Start(DecodeJob job, std::shared_ptr<GenerationObserver> observer) {
+std::shared_ptr<Generation> DecodeSessions::Start(DecodeJob job,
+                                                  std::shared_ptr<GenerationObserver> observer) {
   std::shared_ptr<Session> session;
   {
     absl::MutexLock lock(&mutex_);
@@ -202,7 +209,8 @@ std::shared_ptr<Generation> DecodeSessions::Start(DecodeJob job, std::shared_ptr
     }
   }
   if (session == nullptr) {
-    observer->OnError(WithReason(absl::UnavailableError("this worker is shutting down"), "DRAINING"));
+    observer->OnError(
+        WithReason(absl::UnavailableError("this worker is shutting down"), "DRAINING"));
     return std::make_shared<EndedGeneration>();
   }
   job.deadline = std::min(job.deadline, Clock::System().Now() + kLongestRequest);
@@ -241,19 +249,22 @@ void DecodeSessions::Remove(std::uint64_t number) {
   sessions_.erase(number);
 }
 
-std::shared_ptr<Generation> LocalGenerator::Start(GenerationJob job, std::shared_ptr<GenerationObserver> observer) {
+std::shared_ptr<Generation> LocalGenerator::Start(GenerationJob job,
+                                                  std::shared_ptr<GenerationObserver> observer) {
   if (job.path == v1::PATH_DISAGGREGATED) {
-    observer->OnError(WithReason(
-        absl::UnavailableError("path: a decode worker by itself has no prefill worker; ask a router"),
-        "NO_PREFILL_WORKER"));
+    observer->OnError(
+        WithReason(absl::UnavailableError(
+                       "path: a decode worker by itself has no prefill worker; ask a router"),
+                   "NO_PREFILL_WORKER"));
     return std::make_shared<EndedGeneration>();
   }
-  return sessions_.Start({.request_id = std::move(job.request_id),
-                          .sequence = std::move(job.sequence),
-                          .deadline = job.deadline.value_or(TimePoint::max()),
-                          .reason = job.path == v1::PATH_COLOCATED ? v1::ROUTE_REASON_REQUESTED
-                                                                   : v1::ROUTE_REASON_NO_PREFILL_WORKER},
-                         std::move(observer));
+  return sessions_.Start(
+      {.request_id = std::move(job.request_id),
+       .sequence = std::move(job.sequence),
+       .deadline = job.deadline.value_or(TimePoint::max()),
+       .reason = job.path == v1::PATH_COLOCATED ? v1::ROUTE_REASON_REQUESTED
+                                                : v1::ROUTE_REASON_NO_PREFILL_WORKER},
+      std::move(observer));
 }
 
 }  // namespace baton

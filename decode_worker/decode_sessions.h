@@ -28,10 +28,11 @@ struct DecodeJob {
   v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;  // handed back in results
 };
 
-// All requests of one decode worker, whichever door they came through: routed calls and its own Completions service.
+// All requests of one decode worker, whichever door they came through: routed calls and its own
+// Completions service.
 //
-// Thread-safe. Destroyed after the servers that feed it: ends what still runs, and waits until engine, transfers and
-// calls have let go of it.
+// Thread-safe. Destroyed after the servers that feed it: ends what still runs, and waits until
+// engine, transfers and calls have let go of it.
 class DecodeSessions final : public DrainTarget {
  public:
   // Borrowed, and outlive the sessions.
@@ -52,8 +53,11 @@ class DecodeSessions final : public DrainTarget {
  private:
   class Session;
   void Remove(std::uint64_t number);
-  std::shared_ptr<IncomingHandoff> MakeHandoff(HandoffPlan plan, IncomingHandoff::Reporter reporter);
-  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return sessions_.empty() && live_handoffs_ == 0; }
+  std::shared_ptr<IncomingHandoff> MakeHandoff(HandoffPlan plan,
+                                               IncomingHandoff::Reporter reporter);
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return sessions_.empty() && live_handoffs_ == 0;
+  }
 
   WorkerCore& core_;
 
@@ -62,19 +66,21 @@ class DecodeSessions final : public DrainTarget {
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   std::uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::uint64_t, std::weak_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
-  int live_handoffs_ ABSL_GUARDED_BY(mutex_) = 0;  // objects, which outlive their session while events are to come
+  int live_handoffs_ ABSL_GUARDED_BY(mutex_) =
+      0;  // objects, which outlive their session while events are to come
 
   // Last, so that its thread has ended before anything above goes.
   SerialExecutor executor_;  // of all handoffs
   const HandoffContext handoffs_;
 };
 
-// The Generator of a decode worker that clients talk to directly: it has no prefill workers, so every path but a forced
-// split is colocated. Thread-safe.
+// The Generator of a decode worker that clients talk to directly: it has no prefill workers, so
+// every path but a forced split is colocated. Thread-safe.
 class LocalGenerator final : public Generator {
  public:
   explicit LocalGenerator(DecodeSessions& sessions) : sessions_(sessions) {}
-  std::shared_ptr<Generation> Start(GenerationJob job, std::shared_ptr<GenerationObserver> observer) override;
+  std::shared_ptr<Generation> Start(GenerationJob job,
+                                    std::shared_ptr<GenerationObserver> observer) override;
 
  private:
   DecodeSessions& sessions_;

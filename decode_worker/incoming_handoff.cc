@@ -9,8 +9,8 @@
 
 namespace baton {
 
-// One try with one candidate. Turns the events of its call and of its transfer into tasks on the handoff's executor, where
-// they count only while this is still the current attempt.
+// One try with one candidate. Turns the events of its call and of its transfer into tasks on the
+// handoff's executor, where they count only while this is still the current attempt.
 class IncomingHandoff::Attempt final : public PrefillCallEvents,
                                        public FetchSink,
                                        public std::enable_shared_from_this<Attempt> {
@@ -50,7 +50,8 @@ class IncomingHandoff::Attempt final : public PrefillCallEvents,
     });
   }
 
-  // The transfer service reports to a plain pointer: from Fetch to its one event the attempt holds itself.
+  // The transfer service reports to a plain pointer: from Fetch to its one event the attempt holds
+  // itself.
   void HoldForFetch() { self_ = shared_from_this(); }
   void LetGo() { std::exchange(self_, nullptr).reset(); }
 
@@ -125,23 +126,23 @@ void IncomingHandoff::StartAttempt() {
   request.set_expected_instance_id(attempt_->candidate.instance_id());
   *request.mutable_identity() = ToProto(context_.core.engine().identity());
   *request.mutable_sequence() = plan_.sequence;
-  LogEvent(LogLevel::kDebug,
-           "handoff.requested",
+  LogEvent(LogLevel::kDebug, "handoff.requested",
            {{"request", plan_.request_id},
             {"handoff", attempt_->id.ToString()},
             {"prefill_worker", attempt_->candidate.address()}});
-  attempt_->call = context_.prefill.Prefill(
-      attempt_->candidate.address(), std::move(request), plan_.deadline, attempt_);
+  attempt_->call = context_.prefill.Prefill(attempt_->candidate.address(), std::move(request),
+                                            plan_.deadline, attempt_);
   // Weak: a timer must not keep what has long ended.
-  context_.executor.PostAt(Clock::System().Now() + context_.times.accept,
-                           [handoff = weak_from_this(), waiting_for = std::weak_ptr(attempt_)] {
-                             const auto self = handoff.lock();
-                             const auto attempt = waiting_for.lock();
-                             if (self != nullptr && attempt != nullptr && self->attempt_ == attempt &&
-                                 !attempt->accepted) {
-                               self->FailAttempt(absl::UnavailableError("no answer to the prefill call"));
-                             }
-                           });
+  context_.executor.PostAt(
+      Clock::System().Now() + context_.times.accept,
+      [handoff = weak_from_this(), waiting_for = std::weak_ptr(attempt_)] {
+        const auto self = handoff.lock();
+        const auto attempt = waiting_for.lock();
+        if (self != nullptr && attempt != nullptr && self->attempt_ == attempt &&
+            !attempt->accepted) {
+          self->FailAttempt(absl::UnavailableError("no answer to the prefill call"));
+        }
+      });
 }
 
 void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted) {
@@ -186,7 +187,8 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
   if (first_token_.has_value() && *first_token_ != first.token()) {
     // Two workers with one identity computed two tokens: nothing they say can be trusted.
     LogEvent(LogLevel::kError, "handoff.tokens_differ", {{"request", plan_.request_id}});
-    context_.core.engine().Cancel(*sequence_, absl::DataLossError("two prefill workers sampled different first tokens"));
+    context_.core.engine().Cancel(
+        *sequence_, absl::DataLossError("two prefill workers sampled different first tokens"));
     return;
   }
   if (!first_token_.has_value()) {
@@ -208,12 +210,12 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
   report_.transport = stats.transport;
   report_.transfer = stats.last_byte - stats.first_byte;
   reporter_(report_);
-  LogEvent(LogLevel::kDebug,
-           "handoff.landed",
-           {{"request", plan_.request_id},
-            {"handoff", attempt_->id.ToString()},
-            {"bytes", stats.bytes},
-            {"us", std::chrono::duration_cast<std::chrono::microseconds>(report_.transfer).count()}});
+  LogEvent(
+      LogLevel::kDebug, "handoff.landed",
+      {{"request", plan_.request_id},
+       {"handoff", attempt_->id.ToString()},
+       {"bytes", stats.bytes},
+       {"us", std::chrono::duration_cast<std::chrono::microseconds>(report_.transfer).count()}});
   AdoptIfComplete();
 }
 
@@ -231,14 +233,17 @@ void IncomingHandoff::HandleCallEnd(const absl::Status& status) {
     // All of the prompt is here; without a first token the last position is computed again for it.
     ContinueAfterFailure(status);
   } else if (status.ok() && attempt_->fetching) {
-    // The other side saw our acknowledgement before we heard of the landing: that event is on its way.
+    // The other side saw our acknowledgement before we heard of the landing: that event is on its
+    // way.
     attempt_->accepted = true;
   } else {
-    FailAttempt(status.ok() ? absl::UnavailableError("the prefill call ended without a first token") : status);
+    FailAttempt(status.ok() ? absl::UnavailableError("the prefill call ended without a first token")
+                            : status);
   }
 }
 
-void IncomingHandoff::HandleFetchFailed(const absl::Status& why, const std::vector<int>& whole_blocks) {
+void IncomingHandoff::HandleFetchFailed(const absl::Status& why,
+                                        const std::vector<int>& whole_blocks) {
   attempt_->fetching = false;
   for (const int block : whole_blocks) {
     valid_blocks_ += block == valid_blocks_ ? 1 : 0;
@@ -254,8 +259,7 @@ void IncomingHandoff::FailAttempt(const absl::Status& why) {
     context_.core.transfer().CancelFetch(attempt_->id);
     return;
   }
-  LogEvent(LogLevel::kWarn,
-           "handoff.failed",
+  LogEvent(LogLevel::kWarn, "handoff.failed",
            {{"request", plan_.request_id},
             {"handoff", attempt_->id.ToString()},
             {"prefill_worker", attempt_->candidate.address()},
@@ -270,7 +274,8 @@ void IncomingHandoff::ContinueAfterFailure(const absl::Status& why) {
   if (valid_blocks_ == prompt_blocks_) {
     ComputeHere();
   } else if (next_candidate_ < plan_.candidates.size()) {
-    // The next try needs a pin: the last one's still held, or new blocks for those its transport may write to.
+    // The next try needs a pin: the last one's still held, or new blocks for those its transport
+    // may write to.
     if (pin_.has_value()) {
       StartAttempt();
     } else {
@@ -280,9 +285,9 @@ void IncomingHandoff::ContinueAfterFailure(const absl::Status& why) {
     over_ = true;
     pin_.reset();
     context_.core.engine().Cancel(
-        *sequence_,
-        WithReason(absl::UnavailableError(absl::StrCat("the forced split failed: ", std::string(why.message()))),
-                   "PREFILL_FAILED"));
+        *sequence_, WithReason(absl::UnavailableError(absl::StrCat("the forced split failed: ",
+                                                                   std::string(why.message()))),
+                               "PREFILL_FAILED"));
   } else {
     report_.split = false;
     report_.prefill_failed = true;
@@ -294,9 +299,9 @@ void IncomingHandoff::ContinueAfterFailure(const absl::Status& why) {
 void IncomingHandoff::ComputeHere() {
   over_ = true;
   pin_.reset();
-  LogEvent(LogLevel::kInfo,
-           "handoff.computing_here",
-           {{"request", plan_.request_id}, {"valid_blocks", valid_blocks_}, {"blocks", prompt_blocks_}});
+  LogEvent(
+      LogLevel::kInfo, "handoff.computing_here",
+      {{"request", plan_.request_id}, {"valid_blocks", valid_blocks_}, {"blocks", prompt_blocks_}});
   context_.core.engine().ResumeLocally(*sequence_, valid_blocks_);
 }
 

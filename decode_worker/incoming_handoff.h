@@ -51,23 +51,27 @@ struct HandoffReport {
   std::optional<TimePoint> first_token;  // when it arrived here
 };
 
-// The decode side of one disaggregated request, from leased blocks to adopted ones: asks prefill candidates in turn,
-// fetches the prompt's blocks, gives the engine's sequence its first token and its KV.
+// The decode side of one disaggregated request, from leased blocks to adopted ones: asks prefill
+// candidates in turn, fetches the prompt's blocks, gives the engine's sequence its first token and
+// its KV.
 //
-// A candidate that fails is followed by the next; whole blocks that landed are kept. With none left the engine computes
-// the rest, or the sequence ends with UNAVAILABLE if the client forced the split. Blocks that a transport may still
-// write to are never computed into: they are replaced first.
+// A candidate that fails is followed by the next; whole blocks that landed are kept. With none left
+// the engine computes the rest, or the sequence ends with UNAVAILABLE if the client forced the
+// split. Blocks that a transport may still write to are never computed into: they are replaced
+// first.
 //
-// All state belongs to the executor's thread; every other thread only posts to it. Whatever is still to come (an event of
-// a call or of a transfer, a posted task) keeps the object alive.
-class IncomingHandoff final : public HandoffHooks, public std::enable_shared_from_this<IncomingHandoff> {
+// All state belongs to the executor's thread; every other thread only posts to it. Whatever is
+// still to come (an event of a call or of a transfer, a posted task) keeps the object alive.
+class IncomingHandoff final : public HandoffHooks,
+                              public std::enable_shared_from_this<IncomingHandoff> {
  public:
   // Hears of every change, on the executor's thread.
   using Reporter = std::function<void(const HandoffReport&)>;
 
   IncomingHandoff(const HandoffContext& context, HandoffPlan plan, Reporter reporter);
 
-  // The engine's sequence that this handoff feeds. Thread-safe; once, before or after the engine admits it.
+  // The engine's sequence that this handoff feeds. Thread-safe; once, before or after the engine
+  // admits it.
   void SetSequence(SequenceId id);
   // The sequence has ended, for whatever reason: stop the other side and let go. Thread-safe.
   void Abandon();

@@ -15,7 +15,8 @@
 namespace baton {
 namespace {
 
-// Both doors of a decode worker are drained together; every request of the first is also one of the second.
+// Both doors of a decode worker are drained together; every request of the first is also one of the
+// second.
 class BothDoors final : public DrainTarget {
  public:
   BothDoors(CompletionsService& completions, DecodeSessions& sessions)
@@ -38,7 +39,8 @@ class BothDoors final : public DrainTarget {
 
 absl::StatusOr<int> Serve(const WorkerFlags& flags) {
   ASSIGN_OR_RETURN(const std::unique_ptr<WorkerCore> core, StartWorker(flags, v1::ROLE_DECODE));
-  ASSIGN_OR_RETURN(const std::unique_ptr<PrefillClient> prefill, PrefillClient::Create(flags.server.tls));
+  ASSIGN_OR_RETURN(const std::unique_ptr<PrefillClient> prefill,
+                   PrefillClient::Create(flags.server.tls));
   DecodeSessions sessions(*core, *prefill, HandoffTimes{});
   LocalGenerator generator(sessions);
   CompletionsService completions(core->checkpoint(), generator, {});
@@ -66,7 +68,8 @@ int main(int argc, char** argv) {
   settings.server.listen = "127.0.0.1:0";
   settings.server.cache = baton::DefaultCacheFolder(std::getenv("HOME"));
   baton::Flags flags("baton-decode",
-                     "Baton's decode worker: streams tokens, prefills short prompts itself, and takes the KV blocks of "
+                     "Baton's decode worker: streams tokens, prefills short prompts itself, and "
+                     "takes the KV blocks of "
                      "long ones from a prefill worker.");
   baton::AddWorkerFlags(flags, settings);
   if (const std::optional<int> code = flags.Parse(argc, argv); code.has_value()) {

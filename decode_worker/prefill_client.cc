@@ -69,7 +69,8 @@ class PrefillReactor final : public grpc::ClientReadReactor<v1::PrefillEvent> {
 
 class CallHandle final : public PrefillCall {
  public:
-  explicit CallHandle(std::shared_ptr<grpc::ClientContext> context) : context_(std::move(context)) {}
+  explicit CallHandle(std::shared_ptr<grpc::ClientContext> context)
+      : context_(std::move(context)) {}
   void Cancel() override { context_->TryCancel(); }
 
  private:

@@ -38,7 +38,8 @@ class PrefillClient {
   static absl::StatusOr<std::unique_ptr<PrefillClient>> Create(const TlsFiles& tls);
   ~PrefillClient();
 
-  // `events` is shared because neither side knows which ends first, the call or the request it was made for.
+  // `events` is shared because neither side knows which ends first, the call or the request it was
+  // made for.
   std::shared_ptr<PrefillCall> Prefill(const std::string& address,
                                        v1::PrefillRequest request,
                                        TimePoint deadline,
@@ -52,7 +53,8 @@ class PrefillClient {
 
   const std::unique_ptr<Credentials> credentials_;
   absl::Mutex mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);  // shared with open calls
+  absl::flat_hash_map<std::string, std::shared_ptr<Peer>> peers_
+      ABSL_GUARDED_BY(mutex_);  // shared with open calls
 };
 
 }  // namespace baton

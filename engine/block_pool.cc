@@ -68,14 +68,17 @@ absl::Status BlockPool::CheckInvariants() const {
   }
   for (std::size_t i = 0; i < pins_.size(); ++i) {
     if (is_free[i] == (pins_[i] > 0)) {
-      return absl::InternalError(absl::StrCat(
-          "block ", i, is_free[i] ? " is free and has " : " is not free and has ", pins_[i], " pins"));
+      return absl::InternalError(
+          absl::StrCat("block ", i, is_free[i] ? " is free and has " : " is not free and has ",
+                       pins_[i], " pins"));
     }
   }
   return absl::OkStatus();
 }
 
-void BlockPool::Pin(BlockId block) { ++pins_.at(block.value()); }
+void BlockPool::Pin(BlockId block) {
+  ++pins_.at(block.value());
+}
 
 void BlockPool::Unpin(BlockId block) {
   std::uint32_t& pins = pins_.at(block.value());

@@ -13,8 +13,9 @@ namespace baton {
 
 class BlockPool;
 
-// A pin on a list of blocks, in sequence order. Move-only; destruction unpins. A block with several leases returns
-// to the pool when the last one goes: the request and a transfer in flight each hold their own.
+// A pin on a list of blocks, in sequence order. Move-only; destruction unpins. A block with several
+// leases returns to the pool when the last one goes: the request and a transfer in flight each hold
+// their own.
 //
 // Not thread-safe: made, changed and destroyed only on the thread that uses the pool.
 class BlockLease {
@@ -29,7 +30,8 @@ class BlockLease {
 
   std::span<const BlockId> blocks() const { return blocks_; }
   int size() const { return static_cast<int>(blocks_.size()); }
-  // When the first of these blocks was taken from the pool, counted in leases; no two leases of a pool's life share it.
+  // When the first of these blocks was taken from the pool, counted in leases; no two leases of a
+  // pool's life share it.
   std::uint64_t generation() const { return generation_; }
 
   // A second pin on the same blocks.
@@ -67,8 +69,8 @@ class BlockPool {
   // `count` blocks, or nothing at all.
   std::optional<BlockLease> Lease(int count);
 
-  // free + leased = total, no block in two places, every free block unpinned. INTERNAL naming the first block that
-  // breaks a rule.
+  // free + leased = total, no block in two places, every free block unpinned. INTERNAL naming the
+  // first block that breaks a rule.
   absl::Status CheckInvariants() const;
 
  private:
@@ -77,7 +79,8 @@ class BlockPool {
   void Unpin(BlockId block);
 
   std::vector<std::uint32_t> pins_;  // [blocks] leases that hold the block
-  std::vector<BlockId> free_;        // last in, first out: a block that is still in the processor's caches comes first
+  std::vector<BlockId>
+      free_;  // last in, first out: a block that is still in the processor's caches comes first
   std::uint64_t generation_ = 0;
 };
 

@@ -11,7 +11,8 @@
 namespace baton {
 namespace {
 
-// Upper bound on how long an idle engine sleeps: deadlines of waiting sequences are looked at this often.
+// Upper bound on how long an idle engine sleeps: deadlines of waiting sequences are looked at this
+// often.
 constexpr Duration kIdleTick = std::chrono::milliseconds(100);
 constexpr Duration kEmptyTick = std::chrono::seconds(1);  // no sequence, no deadline
 
@@ -21,9 +22,9 @@ struct Engine::Sequence {
   SequenceId id;
   SequenceRequest request;
   SequencePhase phase = SequencePhase::kWaiting;
-  bool importing = false;         // admission leads to kImporting
-  std::vector<TokenId> tokens;    // prompt, then output
-  int computed = 0;               // of these, in the KV pool
+  bool importing = false;       // admission leads to kImporting
+  std::vector<TokenId> tokens;  // prompt, then output
+  int computed = 0;             // of these, in the KV pool
   BlockLease lease;
   bool ended = false;
   TimePoint submitted;
@@ -54,14 +55,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                      layout.block_bytes(), " bytes"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
-                   Transformer::Load(checkpoint,
-                                     backend,
+                   Transformer::Load(checkpoint, backend,
                                      {.rows = options.limits.max_batch_tokens,
                                       .logit_rows = options.limits.max_sequences}));
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory,
                    backend.Allocate(blocks * layout.block_bytes()));
-  return std::unique_ptr<Engine>(new Engine(
-      options, checkpoint, backend, std::move(transformer), std::move(memory), layout));
+  return std::unique_ptr<Engine>(
+      new Engine(options, checkpoint, backend, std::move(transformer), std::move(memory), layout));
 }
 
 Engine::Engine(const EngineOptions& options,
@@ -75,10 +75,9 @@ Engine::Engine(const EngineOptions& options,
       backend_(backend),
       transformer_(std::move(transformer)),
       pool_memory_(std::move(pool_memory)),
-      pool_view_(MakeKvPoolView(
-          pool_memory_->data(),
-          static_cast<int>(pool_memory_->size_bytes() / layout.block_bytes()),
-          layout)),
+      pool_view_(MakeKvPoolView(pool_memory_->data(),
+                                static_cast<int>(pool_memory_->size_bytes() / layout.block_bytes()),
+                                layout)),
       identity_({.model_fingerprint = checkpoint.fingerprint(),
                  .tokenizer_fingerprint = checkpoint.tokenizer().fingerprint(),
                  .kv = layout,
@@ -106,7 +105,8 @@ absl::StatusOr<SequenceId> Engine::Submit(SequenceRequest request) {
   }
   for (const TokenId token : request.prompt) {
     if (static_cast<std::int64_t>(token.value()) >= config_.vocabulary) {
-      return absl::InvalidArgumentError(absl::StrCat("token ", token.value(), " is not in the vocabulary"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", token.value(), " is not in the vocabulary"));
     }
   }
   if (BlocksForTokens(static_cast<int>(most_tokens)) > pool_.total()) {
@@ -126,9 +126,8 @@ absl::StatusOr<SequenceId> Engine::Submit(SequenceRequest request) {
   sequence->submitted = options_.clock->Now();
   sequence->request = std::move(request);
   const SequenceId id = sequence->id;
-  const absl::Status posted = mailbox_.Push([this, added = std::move(sequence)]() mutable {
-    sequences_.push_back(std::move(added));
-  });
+  const absl::Status posted = mailbox_.Push(
+      [this, added = std::move(sequence)]() mutable { sequences_.push_back(std::move(added)); });
   if (!posted.ok()) {
     live_.fetch_sub(1);
     return posted;
@@ -173,8 +172,8 @@ void Engine::RenewImport(SequenceId id, int valid_blocks) {
 }
 
 void Engine::ReturnLease(BlockLease lease) {
-  // On refusal the message is destroyed here with the lease in it. The engine thread has ended by then, or is about to
-  // without touching the pool again.
+  // On refusal the message is destroyed here with the lease in it. The engine thread has ended by
+  // then, or is about to without touching the pool again.
   Post([returned = std::move(lease)]() mutable { returned.Release(); });
 }
 
@@ -183,7 +182,9 @@ EngineLoad Engine::load() const {
   return load_;
 }
 
-void Engine::Post(Message message) { mailbox_.PushEnding(std::move(message)).IgnoreError(); }
+void Engine::Post(Message message) {
+  mailbox_.PushEnding(std::move(message)).IgnoreError();
+}
 
 void Engine::WithSequence(SequenceId id, absl::AnyInvocable<void(Sequence&)> action) {
   Post([this, id, action = std::move(action)]() mutable {
@@ -248,7 +249,8 @@ bool Engine::HasWork() const {
 void Engine::EndOverdue() {
   const TimePoint now = options_.clock->Now();
   for (const auto& sequence : sequences_) {
-    if (!sequence->ended && sequence->request.deadline.has_value() && now >= *sequence->request.deadline) {
+    if (!sequence->ended && sequence->request.deadline.has_value() &&
+        now >= *sequence->request.deadline) {
       End(*sequence, absl::DeadlineExceededError("the request's deadline passed in the engine"));
     }
   }
@@ -282,8 +284,7 @@ void Engine::Step() {
 void Engine::Apply(const StepPlan& plan) {
   for (const SequenceId id : plan.preempt) {
     Sequence& sequence = *Find(id);
-    LogEvent(LogLevel::kInfo,
-             "sequence.preempted",
+    LogEvent(LogLevel::kInfo, "sequence.preempted",
              {{"request", sequence.request.request_id}, {"computed", sequence.computed}});
     sequence.lease.Release();
     sequence.computed = 0;
@@ -309,7 +310,8 @@ void Engine::Admit(Sequence& sequence, int blocks) {
     sequence.admitted = options_.clock->Now();
     sequence.end.queue = *sequence.admitted - sequence.submitted;
   }
-  const bool shares_blocks = sequence.importing || sequence.request.kind == SequenceKind::kPrefillOnly;
+  const bool shares_blocks =
+      sequence.importing || sequence.request.kind == SequenceKind::kPrefillOnly;
   if (shares_blocks) {
     BlockLease pin = sequence.lease.Share();
     pin.Truncate(BlocksForTokens(sequence.prompt_tokens()));
@@ -319,21 +321,25 @@ void Engine::Admit(Sequence& sequence, int blocks) {
 
 void Engine::Compute(const StepPlan& plan) {
   const ForwardBatch batch = MakeBatch(plan);
-  const bool reports = std::any_of(plan.rows.begin(), plan.rows.end(), [this](const StepPlan::Rows& rows) {
-    return Find(rows.id)->request.kind == SequenceKind::kPrefillOnly;
-  });
-  std::function<void(LayerIndex)> on_layer;  // waiting for the device after each layer is for those who asked
+  const bool reports =
+      std::any_of(plan.rows.begin(), plan.rows.end(), [this](const StepPlan::Rows& rows) {
+        return Find(rows.id)->request.kind == SequenceKind::kPrefillOnly;
+      });
+  std::function<void(LayerIndex)>
+      on_layer;  // waiting for the device after each layer is for those who asked
   if (reports) {
     on_layer = [this, &plan](LayerIndex layer) { ReportLayer(plan, layer); };
   }
-  const absl::StatusOr<TensorView<const float>> logits = transformer_->Forward(batch, pool_view_, on_layer);
+  const absl::StatusOr<TensorView<const float>> logits =
+      transformer_->Forward(batch, pool_view_, on_layer);
   if (logits.ok()) {
     FinishStep(plan, *logits);
     return;
   }
   LogEvent(LogLevel::kError, "step.failed", {{"status", logits.status()}, {"rows", batch.rows()}});
   for (const StepPlan::Rows& rows : plan.rows) {
-    End(*Find(rows.id), absl::InternalError(absl::StrCat("forward pass: ", std::string(logits.status().message()))));
+    End(*Find(rows.id), absl::InternalError(absl::StrCat("forward pass: ",
+                                                         std::string(logits.status().message()))));
   }
 }
 
@@ -360,7 +366,8 @@ void Engine::ReportLayer(const StepPlan& plan, LayerIndex layer) {
     if (sequence.request.kind != SequenceKind::kPrefillOnly) {
       continue;
     }
-    // A block is final once its last slot is written; the prompt's last, part-filled block once the prompt is done.
+    // A block is final once its last slot is written; the prompt's last, part-filled block once the
+    // prompt is done.
     const int end = sequence.computed + rows.count;
     const int first_block = sequence.computed / kBlockTokens;
     const int end_block = end == sequence.known() ? BlocksForTokens(end) : end / kBlockTokens;
@@ -374,7 +381,8 @@ void Engine::FinishStep(const StepPlan& plan, TensorView<const float> logits) {
   std::vector<Sequence*> sampled;
   for (const StepPlan::Rows& rows : plan.rows) {
     Sequence& sequence = *Find(rows.id);
-    const int in_prompt = std::max(0, std::min(sequence.computed + rows.count, sequence.prompt_tokens()) - sequence.computed);
+    const int in_prompt = std::max(
+        0, std::min(sequence.computed + rows.count, sequence.prompt_tokens()) - sequence.computed);
     prefilled_tokens_ += static_cast<std::uint64_t>(in_prompt);
     sequence.computed += rows.count;
     if (sequence.computed == sequence.known()) {
@@ -392,7 +400,8 @@ void Engine::SelectFor(std::vector<Sequence*>& sequences, TensorView<const float
     selections.push_back(SelectionFor(*sequence));
   }
   std::vector<SelectedToken> selected(sequences.size());
-  const absl::Status together = backend_.SelectTokens({.logits = logits, .rows = selections, .selected = selected});
+  const absl::Status together =
+      backend_.SelectTokens({.logits = logits, .rows = selections, .selected = selected});
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     // One bad row must not fail the others: after a failure each is asked for by itself.
     const absl::Status status =
@@ -401,8 +410,7 @@ void Engine::SelectFor(std::vector<Sequence*>& sequences, TensorView<const float
                                                .rows = std::span(selections).subspan(i, 1),
                                                .selected = std::span(selected).subspan(i, 1)});
     if (!status.ok()) {
-      LogEvent(LogLevel::kError,
-               "sample.failed",
+      LogEvent(LogLevel::kError, "sample.failed",
                {{"request", sequences[i]->request.request_id}, {"status", status}});
       End(*sequences[i], status);
       continue;
@@ -423,7 +431,8 @@ TokenSelection Engine::SelectionFor(const Sequence& sequence) const {
           .frequency_penalty = sampling.frequency_penalty,
           .presence_penalty = sampling.presence_penalty,
           .logit_bias = sampling.logit_bias,
-          .banned = may_stop ? std::span<const TokenId>() : std::span<const TokenId>(sequence.request.stop_tokens),
+          .banned = may_stop ? std::span<const TokenId>()
+                             : std::span<const TokenId>(sequence.request.stop_tokens),
           .history = sequence.tokens,
           .prompt_tokens = sequence.prompt_tokens(),
           .seed = sampling.seed,

@@ -38,20 +38,23 @@ struct EngineLoad {
   int total_blocks = 0;
   int free_blocks = 0;
   int waiting = 0;
-  int running = 0;  // admitted, importing ones included
+  int running = 0;                     // admitted, importing ones included
   std::uint64_t prefilled_tokens = 0;  // prompt tokens computed since start, recomputation included
   std::uint64_t decoded_tokens = 0;    // tokens sampled since start
 };
 
-// Runs sequences of one model on one backend: one thread owns pool, sequences and scheduler, and makes a step at a time.
+// Runs sequences of one model on one backend: one thread owns pool, sequences and scheduler, and
+// makes a step at a time.
 //
-// A sequence's tokens depend on its request alone: not on what else runs, nor on whether its KV was computed here.
+// A sequence's tokens depend on its request alone: not on what else runs, nor on whether its KV was
+// computed here.
 //
-// Thread-safe: every method but Create posts to the engine thread. Sinks and hooks are called on that thread.
+// Thread-safe: every method but Create posts to the engine thread. Sinks and hooks are called on
+// that thread.
 class Engine {
  public:
-  // Loads the weights, allocates the pool and starts the thread. RESOURCE_EXHAUSTED when the pool cannot be had or holds
-  // less than one block. Borrows both, which must outlive the engine.
+  // Loads the weights, allocates the pool and starts the thread. RESOURCE_EXHAUSTED when the pool
+  // cannot be had or holds less than one block. Borrows both, which must outlive the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         const Checkpoint& checkpoint,
                                                         Backend& backend);
@@ -65,8 +68,8 @@ class Engine {
   std::byte* pool_base() const { return pool_memory_->data(); }
   int pool_blocks() const { return pool_.total(); }
 
-  // INVALID_ARGUMENT for a request that no engine could run, RESOURCE_EXHAUSTED when the queue is full or the pool could
-  // never hold prompt and max_tokens; then the sink is not used.
+  // INVALID_ARGUMENT for a request that no engine could run, RESOURCE_EXHAUSTED when the queue is
+  // full or the pool could never hold prompt and max_tokens; then the sink is not used.
   absl::StatusOr<SequenceId> Submit(SequenceRequest request);
 
   // Ends the sequence with `why` unless it has ended.
@@ -76,10 +79,11 @@ class Engine {
   void GiveFirstToken(SequenceId id, TokenId token);
   // Import: all blocks of the prompt hold their final values. REQUIRES: the first token was given.
   void Adopt(SequenceId id);
-  // Import: give up on the source. The first `valid_blocks` blocks keep their values, the others are replaced (a transport
-  // may still write to them) and computed here.
+  // Import: give up on the source. The first `valid_blocks` blocks keep their values, the others
+  // are replaced (a transport may still write to them) and computed here.
   void ResumeLocally(SequenceId id, int valid_blocks);
-  // Import: another source will be tried. As ResumeLocally, but the blocks that are replaced come by a further OnAdmitted.
+  // Import: another source will be tried. As ResumeLocally, but the blocks that are replaced come
+  // by a further OnAdmitted.
   void RenewImport(SequenceId id, int valid_blocks);
 
   void ReturnLease(BlockLease lease);

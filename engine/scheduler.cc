@@ -87,10 +87,9 @@ class Planner {
   }
 
   void PlanAdmissions() {
-    int admitted = static_cast<int>(
-        std::count_if(sequences_.begin(), sequences_.end(), [](const SequenceView& sequence) {
-          return sequence.phase != SequencePhase::kWaiting;
-        }));
+    int admitted = static_cast<int>(std::count_if(
+        sequences_.begin(), sequences_.end(),
+        [](const SequenceView& sequence) { return sequence.phase != SequencePhase::kWaiting; }));
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       const SequenceView& sequence = sequences_[i];
       if (sequence.phase != SequencePhase::kWaiting) {
@@ -100,7 +99,8 @@ class Planner {
       // Blocks freed by a preemption in this step are meant for the sequence that asked for them.
       if (admitted >= limits_.max_sequences || !plan_.preempt.empty() ||
           needed + admitted > free_blocks_) {
-        for (std::size_t j = sequences_.size(); admitted == 0 && needed > free_blocks_ && j-- > i + 1;) {
+        for (std::size_t j = sequences_.size();
+             admitted == 0 && needed > free_blocks_ && j-- > i + 1;) {
           Preempt(sequences_[j]);
         }
         return;
@@ -123,7 +123,9 @@ class Planner {
 
 }  // namespace
 
-StepPlan PlanStep(const SchedulerLimits& limits, int free_blocks, std::span<const SequenceView> sequences) {
+StepPlan PlanStep(const SchedulerLimits& limits,
+                  int free_blocks,
+                  std::span<const SequenceView> sequences) {
   return Planner(limits, free_blocks, sequences).Make();
 }
 

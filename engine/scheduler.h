@@ -26,7 +26,8 @@ struct SequenceView {
   int computed = 0;          // of these, in the KV pool; less than tokens
   int blocks = 0;            // held
   bool preemptible = false;  // may lose its blocks and be recomputed
-  bool imports = false;      // waiting: its KV comes from elsewhere, so admission gives it blocks and no rows
+  bool imports =
+      false;  // waiting: its KV comes from elsewhere, so admission gives it blocks and no rows
 };
 
 // One step of the engine, in the order in which it is carried out.
@@ -48,12 +49,15 @@ struct StepPlan {
 
 // Chooses the next step from the state alone; pure.
 //
-// `sequences` come oldest first. Decode rows (one token left to compute) go first, so that a running stream waits for at
-// most one step whatever prompts arrive; prefill chunks share what is left of the budget, oldest first. Admission is first
-// come, first served, when the blocks of all known tokens are free and one block for each admitted sequence stays over.
-// A decode row without a block preempts the newest preemptible sequence that is newer than itself, so the oldest always
-// progresses; with none newer it sits the step out. When nothing at all is admitted, waiting sequences that kept blocks
-// give them up, newest first, for the one at the head of the queue.
-StepPlan PlanStep(const SchedulerLimits& limits, int free_blocks, std::span<const SequenceView> sequences);
+// `sequences` come oldest first. Decode rows (one token left to compute) go first, so that a
+// running stream waits for at most one step whatever prompts arrive; prefill chunks share what is
+// left of the budget, oldest first. Admission is first come, first served, when the blocks of all
+// known tokens are free and one block for each admitted sequence stays over. A decode row without a
+// block preempts the newest preemptible sequence that is newer than itself, so the oldest always
+// progresses; with none newer it sits the step out. When nothing at all is admitted, waiting
+// sequences that kept blocks give them up, newest first, for the one at the head of the queue.
+StepPlan PlanStep(const SchedulerLimits& limits,
+                  int free_blocks,
+                  std::span<const SequenceView> sequences);
 
 }  // namespace baton

@@ -19,7 +19,8 @@ namespace baton {
 
 class Engine;
 
-// How tokens are chosen; ranges are checked at the RPC edge. Meaning and order of the steps: kernels/select_tokens.h.
+// How tokens are chosen; ranges are checked at the RPC edge. Meaning and order of the steps:
+// kernels/select_tokens.h.
 struct SamplingParameters {
   float temperature = 1;  // 0: greedy
   float top_p = 1;
@@ -44,13 +45,14 @@ enum class SequenceKind {
 struct SequenceEnd {
   absl::Status status;  // OK: `reason` holds
   FinishReason reason = FinishReason::kStop;
-  Duration queue{};    // submitted to first admitted
-  Duration prefill{};  // first admitted to the first token sampled here; zero when none was
+  Duration queue{};       // submitted to first admitted
+  Duration prefill{};     // first admitted to the first token sampled here; zero when none was
   int cached_tokens = 0;  // prompt tokens whose KV was already here
   std::optional<TimePoint> adopted;  // import: when its KV joined
 };
 
-// Receives one sequence's tokens. Called on the engine thread, which must not be held up: implementations pass on or post.
+// Receives one sequence's tokens. Called on the engine thread, which must not be held up:
+// implementations pass on or post.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -59,8 +61,8 @@ class TokenSink {
   virtual void OnEnd(const SequenceEnd& end) = 0;
 };
 
-// A pin on a sequence's blocks that may be held and dropped on any thread: the lease goes back to the engine's own.
-// Must not outlive the engine.
+// A pin on a sequence's blocks that may be held and dropped on any thread: the lease goes back to
+// the engine's own. Must not outlive the engine.
 class PinnedBlocks {
  public:
   PinnedBlocks(Engine& engine, BlockLease lease) : engine_(&engine), lease_(std::move(lease)) {}
@@ -76,31 +78,35 @@ class PinnedBlocks {
   BlockLease lease_;
 };
 
-// What a sequence that takes part in a handoff tells its worker. Called on the engine thread; implementations post.
+// What a sequence that takes part in a handoff tells its worker. Called on the engine thread;
+// implementations post.
 class HandoffHooks {
  public:
   virtual ~HandoffHooks() = default;
-  // All blocks of the prompt are leased, in prompt order; the first `valid_blocks` hold their final values already. An
-  // import is told again after each RenewImport.
+  // All blocks of the prompt are leased, in prompt order; the first `valid_blocks` hold their final
+  // values already. An import is told again after each RenewImport.
   virtual void OnAdmitted(PinnedBlocks pin, int valid_blocks) = 0;
-  // Prefill only: layer `layer` of the prompt's blocks [first_block, first_block + block_count) is final.
+  // Prefill only: layer `layer` of the prompt's blocks [first_block, first_block + block_count) is
+  // final.
   virtual void OnLayerComputed(LayerIndex layer, int first_block, int block_count) = 0;
 };
 
 struct SequenceRequest {
   SequenceKind kind = SequenceKind::kGenerate;
-  std::string request_id;  // for logs
+  std::string request_id;       // for logs
   std::vector<TokenId> prompt;  // at least one token
   SamplingParameters sampling;
   int max_tokens = 1;  // at least 1
   int min_tokens = 0;  // stop tokens are impossible before
   std::vector<TokenId> stop_tokens;
   std::optional<TimePoint> deadline;
-  std::shared_ptr<TokenSink> sink;       // shared: the RPC side may go first, or the engine
-  std::shared_ptr<HandoffHooks> hooks;   // shared for the same reason; null for kGenerate
+  std::shared_ptr<TokenSink> sink;      // shared: the RPC side may go first, or the engine
+  std::shared_ptr<HandoffHooks> hooks;  // shared for the same reason; null for kGenerate
 };
 
 // Blocks that `tokens` tokens need.
-constexpr int BlocksForTokens(int tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+constexpr int BlocksForTokens(int tokens) {
+  return (tokens + kBlockTokens - 1) / kBlockTokens;
+}
 
 }  // namespace baton

@@ -32,10 +32,12 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> PackStacked(const Checkpoint& chec
       const int begin = std::max(first_row, part_begin);
       const int end = std::min(first_row + count, part_begin + part.rows);
       if (begin < end) {
-        const auto offset = static_cast<std::size_t>(begin - first_row) * static_cast<std::size_t>(columns);
-        const auto length = static_cast<std::size_t>(end - begin) * static_cast<std::size_t>(columns);
-        RETURN_IF_ERROR(checkpoint.ReadRows(
-            part.kind, layer, begin - part_begin, end - begin, out.subspan(offset, length)));
+        const auto offset =
+            static_cast<std::size_t>(begin - first_row) * static_cast<std::size_t>(columns);
+        const auto length =
+            static_cast<std::size_t>(end - begin) * static_cast<std::size_t>(columns);
+        RETURN_IF_ERROR(checkpoint.ReadRows(part.kind, layer, begin - part_begin, end - begin,
+                                            out.subspan(offset, length)));
       }
       part_begin += part.rows;
     }
@@ -100,17 +102,14 @@ absl::Status Transformer::LoadWeights(const Checkpoint& checkpoint) {
     ASSIGN_OR_RETURN(layer.attention_norm,
                      LoadVector(checkpoint, backend_, WeightKind::kAttentionNorm, index));
     ASSIGN_OR_RETURN(layer.query_key_value,
-                     PackStacked(checkpoint,
-                                 backend_,
-                                 index,
+                     PackStacked(checkpoint, backend_, index,
                                  {WeightKind::kQuery, WeightKind::kKey, WeightKind::kValue}));
     ASSIGN_OR_RETURN(layer.attention_output,
                      PackStacked(checkpoint, backend_, index, {WeightKind::kAttentionOutput}));
     ASSIGN_OR_RETURN(layer.feed_forward_norm,
                      LoadVector(checkpoint, backend_, WeightKind::kFeedForwardNorm, index));
-    ASSIGN_OR_RETURN(
-        layer.gate_up,
-        PackStacked(checkpoint, backend_, index, {WeightKind::kGate, WeightKind::kUp}));
+    ASSIGN_OR_RETURN(layer.gate_up, PackStacked(checkpoint, backend_, index,
+                                                {WeightKind::kGate, WeightKind::kUp}));
     ASSIGN_OR_RETURN(layer.down, PackStacked(checkpoint, backend_, index, {WeightKind::kDown}));
     layers_.push_back(std::move(layer));
   }
@@ -118,13 +117,10 @@ absl::Status Transformer::LoadWeights(const Checkpoint& checkpoint) {
 }
 
 absl::Status Transformer::AllocateActivations() {
-  const auto allocate = [this](std::unique_ptr<DeviceMemory>& memory,
-                               int rows,
-                               int columns,
+  const auto allocate = [this](std::unique_ptr<DeviceMemory>& memory, int rows, int columns,
                                std::size_t element_bytes) -> absl::Status {
-    ASSIGN_OR_RETURN(memory,
-                     backend_.Allocate(static_cast<std::size_t>(rows) *
-                                       static_cast<std::size_t>(columns) * element_bytes));
+    ASSIGN_OR_RETURN(memory, backend_.Allocate(static_cast<std::size_t>(rows) *
+                                               static_cast<std::size_t>(columns) * element_bytes));
     return absl::OkStatus();
   };
   const int rows = limits_.rows;
@@ -173,8 +169,9 @@ absl::StatusOr<TensorView<const float>> Transformer::Forward(
        .epsilon = static_cast<float>(config_.rms_epsilon),
        .rows = batch.logit_rows,
        .output = normed}));
-  RETURN_IF_ERROR(backend_.MatMul(
-      {.input = normed, .weight = head_ != nullptr ? head_.get() : embedding_.get(), .output = logits}));
+  RETURN_IF_ERROR(backend_.MatMul({.input = normed,
+                                   .weight = head_ != nullptr ? head_.get() : embedding_.get(),
+                                   .output = logits}));
   return TensorView<const float>(logits);
 }
 
@@ -201,8 +198,8 @@ absl::Status Transformer::RunAttention(const Layer& layer,
   // A row of `projected` is H query heads, then G key heads, then G value heads.
   float* const first = projected.data();
   const auto query = TensorView<float>(first, rows, heads, head_dim).WithRowStride(width);
-  const auto key = TensorView<float>(first + heads * head_dim, rows, kv_heads, head_dim)
-                       .WithRowStride(width);
+  const auto key =
+      TensorView<float>(first + heads * head_dim, rows, kv_heads, head_dim).WithRowStride(width);
   const auto value =
       TensorView<float>(first + (heads + kv_heads) * head_dim, rows, kv_heads, head_dim)
           .WithRowStride(width);
@@ -214,20 +211,19 @@ absl::Status Transformer::RunAttention(const Layer& layer,
                                              .offset = batch.offset,
                                              .pool = pool,
                                              .layer = index}));
-  const TensorView<BFloat16> attended(
-      reinterpret_cast<BFloat16*>(attended_->data()), rows, heads, head_dim);
-  RETURN_IF_ERROR(
-      backend_.PagedAttention({.query = query,
-                               .pool = pool,
-                               .layer = index,
-                               .rope = rope_.get(),
-                               .segments = batch.segments,
-                               .row_segments = batch.row_segments,
-                               .entry_segment = batch.entry_segment,
-                               .delta = batch.delta,
-                               .visible_tokens = batch.visible_tokens,
-                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                               .output = attended}));
+  const TensorView<BFloat16> attended(reinterpret_cast<BFloat16*>(attended_->data()), rows, heads,
+                                      head_dim);
+  RETURN_IF_ERROR(backend_.PagedAttention({.query = query,
+                                           .pool = pool,
+                                           .layer = index,
+                                           .rope = rope_.get(),
+                                           .segments = batch.segments,
+                                           .row_segments = batch.row_segments,
+                                           .entry_segment = batch.entry_segment,
+                                           .delta = batch.delta,
+                                           .visible_tokens = batch.visible_tokens,
+                                           .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                                           .output = attended}));
   return backend_.MatMul({.input = View<BFloat16>(attended_, rows, heads * head_dim),
                           .weight = layer.attention_output.get(),
                           .output = hidden,

@@ -13,28 +13,31 @@
 
 namespace baton {
 
-// One step's rows, in host memory. Row t is token `tokens[t]`, whose key and value go to slot `offset[t]` of `block[t]`
-// and which sees the segments listed for it (PagedAttentionArgs has their meaning).
+// One step's rows, in host memory. Row t is token `tokens[t]`, whose key and value go to slot
+// `offset[t]` of `block[t]` and which sees the segments listed for it (PagedAttentionArgs has their
+// meaning).
 struct ForwardBatch {
-  std::vector<TokenId> tokens;         // [T]
-  std::vector<int> rotation;           // [T] index inside its segment
-  std::vector<BlockId> block;          // [T]
-  std::vector<int> offset;             // [T]
-  std::vector<SegmentRef> segments;    // block lists are borrowed until Forward returns
+  std::vector<TokenId> tokens;          // [T]
+  std::vector<int> rotation;            // [T] index inside its segment
+  std::vector<BlockId> block;           // [T]
+  std::vector<int> offset;              // [T]
+  std::vector<SegmentRef> segments;     // block lists are borrowed until Forward returns
   std::vector<int> row_segments = {0};  // [T + 1]
-  std::vector<int> entry_segment;      // [entries]
-  std::vector<int> delta;              // [entries]
-  std::vector<int> visible_tokens;     // [entries]
-  std::vector<int> logit_rows;         // [R] rows whose logits are wanted, ascending
+  std::vector<int> entry_segment;       // [entries]
+  std::vector<int> delta;               // [entries]
+  std::vector<int> visible_tokens;      // [entries]
+  std::vector<int> logit_rows;          // [R] rows whose logits are wanted, ascending
 
   int rows() const { return static_cast<int>(tokens.size()); }
   // Adds a row that sees one segment, of which it is token `position`: every plain sequence.
   void AddRow(TokenId token, int position, int segment);
 };
 
-// The llama forward pass, written once against Backend: RMSNorm, rotary attention with grouped heads over paged KV, SwiGLU.
+// The llama forward pass, written once against Backend: RMSNorm, rotary attention with grouped
+// heads over paged KV, SwiGLU.
 //
-// Owns the packed weights and the activations of one step. Borrows the backend, which must outlive it.
+// Owns the packed weights and the activations of one step. Borrows the backend, which must outlive
+// it.
 //
 // Not thread-safe: used only by the engine thread.
 class Transformer {
@@ -49,8 +52,8 @@ class Transformer {
                                                            Backend& backend,
                                                            Limits limits);
 
-  // Runs a step. `on_layer`, when given, is called after each layer's keys and values are in the pool. Returns
-  // the logits [R, V], valid until the next call.
+  // Runs a step. `on_layer`, when given, is called after each layer's keys and values are in the
+  // pool. Returns the logits [R, V], valid until the next call.
   absl::StatusOr<TensorView<const float>> Forward(const ForwardBatch& batch,
                                                   const KvPoolView& pool,
                                                   const std::function<void(LayerIndex)>& on_layer);
@@ -88,18 +91,18 @@ class Transformer {
   const Limits limits_;
 
   std::unique_ptr<RopeTable> rope_;
-  std::unique_ptr<PackedWeight> embedding_;  // [V, E]; also the head of a tied model
-  std::unique_ptr<PackedWeight> head_;       // [V, E]; null when tied
+  std::unique_ptr<PackedWeight> embedding_;    // [V, E]; also the head of a tied model
+  std::unique_ptr<PackedWeight> head_;         // [V, E]; null when tied
   std::unique_ptr<DeviceMemory> output_norm_;  // [E]
   std::vector<Layer> layers_;
 
-  std::unique_ptr<DeviceMemory> hidden_;      // [T, E] float
-  std::unique_ptr<DeviceMemory> normed_;      // [T, E] bf16
-  std::unique_ptr<DeviceMemory> projected_;   // [T, (H + 2G) * D] float
-  std::unique_ptr<DeviceMemory> attended_;    // [T, H * D] bf16
-  std::unique_ptr<DeviceMemory> gate_up_;     // [T, 2F] float
-  std::unique_ptr<DeviceMemory> activated_;   // [T, F] bf16
-  std::unique_ptr<DeviceMemory> logits_;      // [R, V] float
+  std::unique_ptr<DeviceMemory> hidden_;     // [T, E] float
+  std::unique_ptr<DeviceMemory> normed_;     // [T, E] bf16
+  std::unique_ptr<DeviceMemory> projected_;  // [T, (H + 2G) * D] float
+  std::unique_ptr<DeviceMemory> attended_;   // [T, H * D] bf16
+  std::unique_ptr<DeviceMemory> gate_up_;    // [T, 2F] float
+  std::unique_ptr<DeviceMemory> activated_;  // [T, F] bf16
+  std::unique_ptr<DeviceMemory> logits_;     // [R, V] float
 };
 
 }  // namespace baton

@@ -41,8 +41,9 @@ int main(int argc, char** argv) {
   baton::WorkerFlags settings;
   settings.server.listen = "127.0.0.1:0";
   settings.server.cache = baton::DefaultCacheFolder(std::getenv("HOME"));
-  baton::Flags flags("baton-prefill",
-                     "Baton's prefill worker: runs long prompts and hands their KV blocks to decode workers.");
+  baton::Flags flags(
+      "baton-prefill",
+      "Baton's prefill worker: runs long prompts and hands their KV blocks to decode workers.");
   baton::AddWorkerFlags(flags, settings);
   if (const std::optional<int> code = flags.Parse(argc, argv); code.has_value()) {
     return *code;

@@ -6,7 +6,9 @@
 
 namespace baton {
 
-OutgoingHandoff::OutgoingHandoff(WorkerCore& core, HandoffTicket ticket, std::shared_ptr<PrefillObserver> observer)
+OutgoingHandoff::OutgoingHandoff(WorkerCore& core,
+                                 HandoffTicket ticket,
+                                 std::shared_ptr<PrefillObserver> observer)
     : core_(core), ticket_(std::move(ticket)), observer_(std::move(observer)) {}
 
 void OutgoingHandoff::Begin(SequenceRequest request, std::function<void()> ended) {
@@ -52,7 +54,8 @@ void OutgoingHandoff::OnAdmitted(PinnedBlocks pin, int valid_blocks) {
   std::optional<SequenceId> refused;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Status status = cancelled_.has_value() ? *cancelled_ : core_.transfer().Offer(std::move(offer));
+    const absl::Status status =
+        cancelled_.has_value() ? *cancelled_ : core_.transfer().Offer(std::move(offer));
     if (status.ok()) {
       offer_open_ = true;
       self_ = shared_from_this();
@@ -65,20 +68,18 @@ void OutgoingHandoff::OnAdmitted(PinnedBlocks pin, int valid_blocks) {
     core_.engine().Cancel(*refused, absl::UnavailableError("the blocks could not be offered"));
   }
   if (valid_blocks > 0) {
-    core_.transfer().MarkReady(ticket_.id,
-                               {.first_block = 0,
-                                .block_count = valid_blocks,
-                                .first_layer = 0,
-                                .layer_count = core_.engine().identity().kv.layers});
+    core_.transfer().MarkReady(ticket_.id, {.first_block = 0,
+                                            .block_count = valid_blocks,
+                                            .first_layer = 0,
+                                            .layer_count = core_.engine().identity().kv.layers});
   }
 }
 
 void OutgoingHandoff::OnLayerComputed(LayerIndex layer, int first_block, int block_count) {
-  core_.transfer().MarkReady(ticket_.id,
-                             {.first_block = first_block,
-                              .block_count = block_count,
-                              .first_layer = static_cast<int>(layer.value()),
-                              .layer_count = 1});
+  core_.transfer().MarkReady(ticket_.id, {.first_block = first_block,
+                                          .block_count = block_count,
+                                          .first_layer = static_cast<int>(layer.value()),
+                                          .layer_count = 1});
 }
 
 void OutgoingHandoff::OnToken(TokenId token) {
@@ -113,8 +114,7 @@ void OutgoingHandoff::OnEnd(HandoffId,
                             PrefillHandoffState end,
                             const absl::Status& why,
                             const OfferStats& stats) {
-  LogEvent(LogLevel::kDebug,
-           "handoff.ended",
+  LogEvent(LogLevel::kDebug, "handoff.ended",
            {{"request", ticket_.request_id},
             {"handoff", ticket_.id.ToString()},
             {"state", ToString(end)},
@@ -128,7 +128,8 @@ void OutgoingHandoff::OnEnd(HandoffId,
     status_.Update(why);
     if (sequence_open_ && sequence_.has_value()) {
       // Nobody waits for the rest of the prompt.
-      core_.engine().Cancel(*sequence_, why.ok() ? absl::CancelledError("the handoff has ended") : why);
+      core_.engine().Cancel(*sequence_,
+                            why.ok() ? absl::CancelledError("the handoff has ended") : why);
     }
   }
   EndWhenComplete();

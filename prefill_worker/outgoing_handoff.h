@@ -20,8 +20,8 @@ class PrefillObserver {
  public:
   virtual ~PrefillObserver() = default;
   virtual void OnFirstToken(TokenId token, Duration queue, Duration prefill) = 0;
-  // Exactly once, last: the sequence has ended and its blocks are no longer offered. OK when the decode side has
-  // acknowledged them.
+  // Exactly once, last: the sequence has ended and its blocks are no longer offered. OK when the
+  // decode side has acknowledged them.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
@@ -33,18 +33,23 @@ struct HandoffTicket {
   InstanceId decode_instance;
 };
 
-// The prefill side of one handoff: runs the prompt, offers its blocks from the moment they are leased, marks layers ready
-// as they are computed, and keeps the blocks pinned until the decode side has them, gives up, or falls silent.
+// The prefill side of one handoff: runs the prompt, offers its blocks from the moment they are
+// leased, marks layers ready as they are computed, and keeps the blocks pinned until the decode
+// side has them, gives up, or falls silent.
 //
-// Thread-safe. Kept alive by the engine until the sequence ends and by itself while the offer is open.
+// Thread-safe. Kept alive by the engine until the sequence ends and by itself while the offer is
+// open.
 class OutgoingHandoff final : public TokenSink,
                               public HandoffHooks,
                               public OfferSink,
                               public std::enable_shared_from_this<OutgoingHandoff> {
  public:
-  OutgoingHandoff(WorkerCore& core, HandoffTicket ticket, std::shared_ptr<PrefillObserver> observer);
+  OutgoingHandoff(WorkerCore& core,
+                  HandoffTicket ticket,
+                  std::shared_ptr<PrefillObserver> observer);
 
-  // Submits the sequence; OnEnd tells when it is refused. `ended` is called after the observer's OnEnd.
+  // Submits the sequence; OnEnd tells when it is refused. `ended` is called after the observer's
+  // OnEnd.
   void Begin(SequenceRequest request, std::function<void()> ended);
   // The caller has gone or wants no more.
   void Cancel(const absl::Status& why);

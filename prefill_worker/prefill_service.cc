@@ -46,11 +46,12 @@ PrefillService::~PrefillService() {
   CancelRest(absl::UnavailableError("this worker is shutting down"));
   absl::MutexLock lock(&mutex_);
   // A cancelled handoff ends by itself, whatever its peer does.
-  BATON_CHECK(mutex_.AwaitWithTimeout(absl::Condition(this, &PrefillService::IsIdle), kLongestShutdown));
+  BATON_CHECK(
+      mutex_.AwaitWithTimeout(absl::Condition(this, &PrefillService::IsIdle), kLongestShutdown));
 }
 
-grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(grpc::CallbackServerContext* context,
-                                                                    const v1::PrefillRequest* request) {
+grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(
+    grpc::CallbackServerContext* context, const v1::PrefillRequest* request) {
   auto* stream = new Stream();
   const std::shared_ptr<Stream::Handle> handle = stream->handle();
   absl::StatusOr<HandoffTicket> ticket = CheckRequest(*request);
@@ -68,34 +69,42 @@ grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(grpc::Callba
   accepted.mutable_accepted()->set_kv_address(core_.transfer().address());
   handle->Send(std::move(accepted));
 
-  auto handoff = std::make_shared<OutgoingHandoff>(core_, *std::move(ticket), std::make_shared<StreamObserver>(handle));
+  auto handoff = std::make_shared<OutgoingHandoff>(core_, *std::move(ticket),
+                                                   std::make_shared<StreamObserver>(handle));
   {
     absl::MutexLock lock(&mutex_);
     handoffs_[*number] = handoff;
   }
   sequence->deadline = DeadlineOf(*context);
   handoff->Begin(*std::move(sequence), [this, number = *number] { Remove(number); });
-  stream->OnCancelled([handoff] { handoff->Cancel(absl::CancelledError("the decode worker cancelled")); });
+  stream->OnCancelled(
+      [handoff] { handoff->Cancel(absl::CancelledError("the decode worker cancelled")); });
   return stream;
 }
 
-absl::StatusOr<HandoffTicket> PrefillService::CheckRequest(const v1::PrefillRequest& request) const {
+absl::StatusOr<HandoffTicket> PrefillService::CheckRequest(
+    const v1::PrefillRequest& request) const {
   const std::optional<HandoffId> id = HandoffId::FromBytes(request.handoff_id());
   const std::optional<InstanceId> peer = InstanceId::FromBytes(request.decode_instance_id());
   if (!id.has_value() || !peer.has_value()) {
     return absl::InvalidArgumentError("handoff_id and decode_instance_id must have 16 bytes");
   }
-  if (!request.expected_instance_id().empty() && request.expected_instance_id() != core_.instance().AsBytes()) {
-    return absl::FailedPreconditionError("expected_instance_id: this worker has been restarted since");
+  if (!request.expected_instance_id().empty() &&
+      request.expected_instance_id() != core_.instance().AsBytes()) {
+    return absl::FailedPreconditionError(
+        "expected_instance_id: this worker has been restarted since");
   }
   ASSIGN_OR_RETURN(const EngineIdentity theirs, FromProto(request.identity()));
   const EngineIdentity& ours = core_.engine().identity();
   if (ours != theirs) {
     return absl::FailedPreconditionError(
-        absl::StrCat("identity: the workers would compute different tokens: ", DescribeDifference(ours, theirs)));
+        absl::StrCat("identity: the workers would compute different tokens: ",
+                     DescribeDifference(ours, theirs)));
   }
-  return HandoffTicket{
-      .request_id = request.request_id(), .id = *id, .epoch = request.epoch(), .decode_instance = *peer};
+  return HandoffTicket{.request_id = request.request_id(),
+                       .id = *id,
+                       .epoch = request.epoch(),
+                       .decode_instance = *peer};
 }
 
 absl::StatusOr<std::uint64_t> PrefillService::Admit() {

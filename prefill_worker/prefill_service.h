@@ -13,10 +13,12 @@
 
 namespace baton {
 
-// baton.v1.PrefillWorker over a WorkerCore, which must outlive it. Refuses with FAILED_PRECONDITION a decode worker that
-// would compute other tokens, and a caller that means an earlier process on this address.
+// baton.v1.PrefillWorker over a WorkerCore, which must outlive it. Refuses with FAILED_PRECONDITION
+// a decode worker that would compute other tokens, and a caller that means an earlier process on
+// this address.
 //
-// Thread-safe. Destroyed after its server: ends what still runs and waits until engine and transfers have let go of it.
+// Thread-safe. Destroyed after its server: ends what still runs and waits until engine and
+// transfers have let go of it.
 class PrefillService final : public v1::PrefillWorker::CallbackService, public DrainTarget {
  public:
   explicit PrefillService(WorkerCore& core) : core_(core) {}
@@ -40,7 +42,8 @@ class PrefillService final : public v1::PrefillWorker::CallbackService, public D
   mutable absl::Mutex mutex_;
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   std::uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::uint64_t, std::weak_ptr<OutgoingHandoff>> handoffs_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::uint64_t, std::weak_ptr<OutgoingHandoff>> handoffs_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton

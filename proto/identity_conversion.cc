@@ -13,9 +13,8 @@ absl::Status ReadDigest(const char* field, const std::string& bytes, Digest& dig
     return absl::InvalidArgumentError(
         absl::StrCat("identity.", field, ": has ", bytes.size(), " bytes instead of 32"));
   }
-  std::transform(bytes.begin(), bytes.end(), digest.begin(), [](char c) {
-    return static_cast<std::uint8_t>(c);
-  });
+  std::transform(bytes.begin(), bytes.end(), digest.begin(),
+                 [](char c) { return static_cast<std::uint8_t>(c); });
   return absl::OkStatus();
 }
 
@@ -42,8 +41,8 @@ absl::StatusOr<EngineIdentity> FromProto(const v1::EngineIdentity& proto) {
   EngineIdentity identity;
   RETURN_IF_ERROR(
       ReadDigest("model_fingerprint", proto.model_fingerprint(), identity.model_fingerprint));
-  RETURN_IF_ERROR(ReadDigest(
-      "tokenizer_fingerprint", proto.tokenizer_fingerprint(), identity.tokenizer_fingerprint));
+  RETURN_IF_ERROR(ReadDigest("tokenizer_fingerprint", proto.tokenizer_fingerprint(),
+                             identity.tokenizer_fingerprint));
   if (proto.layers() <= 0 || proto.kv_heads() <= 0 || proto.head_dim() <= 0 ||
       proto.block_tokens() <= 0 || proto.layer_bytes() == 0) {
     return absl::InvalidArgumentError("identity: a count is not positive");

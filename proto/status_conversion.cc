@@ -79,8 +79,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   });
   // absl::StatusCode and grpc::StatusCode have the same numbers.
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  return {code,
-          std::string(status.message()),
+  return {code, std::string(status.message()),
           rich.details().empty() ? std::string() : rich.SerializeAsString()};
 }
 

@@ -14,13 +14,16 @@ class Status;
 
 namespace baton {
 
-// Details travel inside an absl::Status as payloads named by their type URL, so that the code between the place that
-// knows the field and the RPC edge needs no gRPC.
+// Details travel inside an absl::Status as payloads named by their type URL, so that the code
+// between the place that knows the field and the RPC edge needs no gRPC.
 
-// INVALID_ARGUMENT with a google.rpc.BadRequest that names `field` as in the proto ("sampling.temperature").
+// INVALID_ARGUMENT with a google.rpc.BadRequest that names `field` as in the proto
+// ("sampling.temperature").
 absl::Status FieldError(std::string_view field, std::string_view description);
 // `status` with another code is made from a FieldError, e.g. NOT_FOUND for `model`.
-absl::Status FieldError(absl::StatusCode code, std::string_view field, std::string_view description);
+absl::Status FieldError(absl::StatusCode code,
+                        std::string_view field,
+                        std::string_view description);
 
 // `status` with a google.rpc.ErrorInfo of domain "baton" and this stable reason.
 absl::Status WithReason(absl::Status status, std::string_view reason);
@@ -30,7 +33,8 @@ absl::Status WithRetryAfter(absl::Status status, std::chrono::milliseconds delay
 // The field of the first violation; nullopt when there is no BadRequest.
 std::optional<std::string> ViolatedField(const absl::Status& status);
 
-// The RPC edge: code and message as they are, payloads as google.rpc.Status in the details, and back.
+// The RPC edge: code and message as they are, payloads as google.rpc.Status in the details, and
+// back.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

@@ -14,7 +14,8 @@ namespace baton {
 namespace {
 
 // From a checked host:port; brackets of an IPv6 host are not part of it.
-ucx::TransportOptions ListenOptions(const std::string& host_port, const std::string& advertise_host) {
+ucx::TransportOptions ListenOptions(const std::string& host_port,
+                                    const std::string& advertise_host) {
   const std::size_t colon = host_port.rfind(':');
   std::string host = host_port.substr(0, colon);
   if (host.starts_with('[')) {
@@ -34,7 +35,8 @@ struct TransportChoice {
 // The one place that decides how KV blocks leave this worker. `asked` is a checked --kv-transport.
 TransportChoice ChooseTransport(const std::string& asked) {
   if (asked == "auto") {
-    return {.name = "tcp", .reason = "the only transport of this version: active messages over what UCX finds"};
+    return {.name = "tcp",
+            .reason = "the only transport of this version: active messages over what UCX finds"};
   }
   return {.name = asked, .reason = "asked for by --kv-transport"};
 }
@@ -42,16 +44,19 @@ TransportChoice ChooseTransport(const std::string& asked) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags, v1::Role role) {
-  ASSIGN_OR_RETURN(const std::string path, ResolveModelPath(flags.server.model, flags.server.cache));
+  ASSIGN_OR_RETURN(const std::string path,
+                   ResolveModelPath(flags.server.model, flags.server.cache));
   LogEvent(LogLevel::kInfo, "model.opening", {{"path", path}});
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path, flags.server.cache));
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
+                   Checkpoint::Open(path, flags.server.cache));
   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateCpuBackend(MakeCpuOptions(flags)));
   const TransportChoice choice = ChooseTransport(flags.kv_transport);
-  LogEvent(LogLevel::kInfo, "transport.chosen", {{"transport", choice.name}, {"reason", choice.reason}});
-  return WorkerCore::Create({.role = role, .engine = MakeEngineOptions(flags), .transport = choice.name},
-                            std::move(checkpoint),
-                            std::move(backend),
-                            ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host)));
+  LogEvent(LogLevel::kInfo, "transport.chosen",
+           {{"transport", choice.name}, {"reason", choice.reason}});
+  return WorkerCore::Create(
+      {.role = role, .engine = MakeEngineOptions(flags), .transport = choice.name},
+      std::move(checkpoint), std::move(backend),
+      ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host)));
 }
 
 }  // namespace baton

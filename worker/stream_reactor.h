@@ -15,10 +15,11 @@
 
 namespace baton {
 
-// The sending half of one server-streaming call: events go out in order, one write at a time, then the status.
+// The sending half of one server-streaming call: events go out in order, one write at a time, then
+// the status.
 //
-// Deletes itself when the call is over; until then whoever feeds it holds a Handle, which outlives it harmlessly. The
-// number of events is bounded by the request that the call carries.
+// Deletes itself when the call is over; until then whoever feeds it holds a Handle, which outlives
+// it harmlessly. The number of events is bounded by the request that the call carries.
 template <typename Event>
 class StreamReactor final : public grpc::ServerWriteReactor<Event> {
  public:
@@ -55,8 +56,8 @@ class StreamReactor final : public grpc::ServerWriteReactor<Event> {
   // Shared: the reactor goes with the call, the feeder with its own work, in either order.
   std::shared_ptr<Handle> handle() const { return handle_; }
 
-  // What to do when the peer cancels or its connection breaks. Set before the reactor is returned to gRPC, or later;
-  // a cancellation that has happened by then is reported at once.
+  // What to do when the peer cancels or its connection breaks. Set before the reactor is returned
+  // to gRPC, or later; a cancellation that has happened by then is reported at once.
   void OnCancelled(std::function<void()> action) {
     bool happened = false;
     {

@@ -17,10 +17,11 @@ constexpr Duration kTransferStopBound = std::chrono::seconds(1);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptions& options,
-                                                               std::unique_ptr<Checkpoint> checkpoint,
-                                                               std::unique_ptr<Backend> backend,
-                                                               TransportFactory transport) {
+absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(
+    const WorkerOptions& options,
+    std::unique_ptr<Checkpoint> checkpoint,
+    std::unique_ptr<Backend> backend,
+    TransportFactory transport) {
   std::unique_ptr<WorkerCore> core(
       new WorkerCore(options, std::move(checkpoint), std::move(backend)));
   const TimePoint begin = Clock::System().Now();
@@ -35,9 +36,9 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(const WorkerOptio
                                                     .blocks = core->engine_->pool_blocks()},
                                            .times = options.transfer_times},
                                           std::move(transport)));
-  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);
-  LogEvent(LogLevel::kInfo,
-           "engine.ready",
+  const auto took =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);
+  LogEvent(LogLevel::kInfo, "engine.ready",
            {{"model", core->checkpoint_->config().name},
             {"arithmetic", identity.arithmetic},
             {"blocks", core->engine_->pool_blocks()},
@@ -101,16 +102,20 @@ v1::StatusResponse WorkerCore::Status(const std::string& address) const {
 absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec) {
   const v1::EngineSampling& sampling = spec.sampling();
   // Written so that NaN fails.
-  const auto within = [](float value, float low, float high) { return value >= low && value <= high; };
-  if (!within(sampling.temperature(), 0, 2) || !within(sampling.top_p(), 0, 1) || sampling.top_p() == 0 ||
-      !within(sampling.min_p(), 0, 1) || !within(sampling.repetition_penalty(), 0, 2) ||
-      sampling.repetition_penalty() == 0 || !within(sampling.frequency_penalty(), -2, 2) ||
-      !within(sampling.presence_penalty(), -2, 2)) {
+  const auto within = [](float value, float low, float high) {
+    return value >= low && value <= high;
+  };
+  if (!within(sampling.temperature(), 0, 2) || !within(sampling.top_p(), 0, 1) ||
+      sampling.top_p() == 0 || !within(sampling.min_p(), 0, 1) ||
+      !within(sampling.repetition_penalty(), 0, 2) || sampling.repetition_penalty() == 0 ||
+      !within(sampling.frequency_penalty(), -2, 2) || !within(sampling.presence_penalty(), -2, 2)) {
     return absl::InvalidArgumentError("sequence.sampling: a value is out of range");
   }
   constexpr std::uint32_t kMostTokens = 1u << 30;
-  if (spec.max_tokens() == 0 || spec.max_tokens() > kMostTokens || spec.min_tokens() > spec.max_tokens()) {
-    return absl::InvalidArgumentError("sequence.max_tokens: is zero, too large, or below min_tokens");
+  if (spec.max_tokens() == 0 || spec.max_tokens() > kMostTokens ||
+      spec.min_tokens() > spec.max_tokens()) {
+    return absl::InvalidArgumentError(
+        "sequence.max_tokens: is zero, too large, or below min_tokens");
   }
   SequenceRequest request{
       .sampling = {.temperature = sampling.temperature(),
@@ -130,8 +135,7 @@ absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec
     request.sampling.logit_bias.push_back({TokenId(id), bias});
   }
   // A proto map has no order; the order of additions must not depend on the process.
-  std::sort(request.sampling.logit_bias.begin(),
-            request.sampling.logit_bias.end(),
+  std::sort(request.sampling.logit_bias.begin(), request.sampling.logit_bias.end(),
             [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
   for (const std::uint32_t id : spec.prompt()) {
     request.prompt.emplace_back(id);

@@ -24,13 +24,15 @@ struct WorkerOptions {
   std::string transport;  // name of what `transport` makes, for descriptions
 };
 
-// What a prefill and a decode worker have in common: one model on one backend in one engine, and the service that hands
-// its KV blocks to another process. Owns all of it; destroyed in the order in which each lets go of the next.
+// What a prefill and a decode worker have in common: one model on one backend in one engine, and
+// the service that hands its KV blocks to another process. Owns all of it; destroyed in the order
+// in which each lets go of the next.
 //
 // Thread-safe.
 class WorkerCore {
  public:
-  // Loads the model's weights into `backend`, which takes seconds for a large one, and starts engine and transfer thread.
+  // Loads the model's weights into `backend`, which takes seconds for a large one, and starts
+  // engine and transfer thread.
   static absl::StatusOr<std::unique_ptr<WorkerCore>> Create(const WorkerOptions& options,
                                                             std::unique_ptr<Checkpoint> checkpoint,
                                                             std::unique_ptr<Backend> backend,
@@ -52,7 +54,9 @@ class WorkerCore {
   v1::StatusResponse Status(const std::string& address) const;
 
  private:
-  WorkerCore(const WorkerOptions& options, std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<Backend> backend)
+  WorkerCore(const WorkerOptions& options,
+             std::unique_ptr<Checkpoint> checkpoint,
+             std::unique_ptr<Backend> backend)
       : role_(options.role),
         transport_(options.transport),
         checkpoint_(std::move(checkpoint)),
@@ -69,8 +73,8 @@ class WorkerCore {
   std::atomic<bool> draining_{false};
 };
 
-// Converts and checks a sequence that another process asks for; INVALID_ARGUMENT names the field. The engine checks
-// lengths and ids against its model.
+// Converts and checks a sequence that another process asks for; INVALID_ARGUMENT names the field.
+// The engine checks lengths and ids against its model.
 absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec);
 
 // Keeps the engine's blocks alive for a transfer.

@@ -7,36 +7,26 @@ namespace baton {
 void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
   AddServerFlags(flags, ServerKind::kWorker, settings.server);
   flags.Text("kv-listen", &settings.kv_listen, "host:port of the KV listener; port 0: a free one");
-  flags.Choice("kv-transport",
-               &settings.kv_transport,
-               {"auto", "rdma", "mapped", "tcp", "grpc"},
+  flags.Choice("kv-transport", &settings.kv_transport, {"auto", "rdma", "mapped", "tcp", "grpc"},
                "how KV blocks travel between workers");
-  flags.Choice("device",
-               &settings.device,
-               {"auto", "cpu", "cuda", "emulated"},
+  flags.Choice("device", &settings.device, {"auto", "cpu", "cuda", "emulated"},
                "where the model runs; auto takes a GPU where this build and machine have one");
-  flags.Choice("cpu-isa",
-               &settings.cpu_isa,
-               {"auto", "avx512bf16", "avx2", "plain"},
+  flags.Choice("cpu-isa", &settings.cpu_isa, {"auto", "avx512bf16", "avx2", "plain"},
                "instructions of the CPU backend; auto takes the fastest this processor has");
   flags.Integer("threads", &settings.threads, 1, 256, "compute threads, 1 to 256");
   flags.Bytes("kv-pool-size", &settings.kv_pool_bytes, "memory for KV blocks");
-  flags.Integer("max-batch-tokens",
-                &settings.max_batch_tokens,
-                1,
-                8192,
+  flags.Integer("max-batch-tokens", &settings.max_batch_tokens, 1, 8192,
                 "rows of one step, decode and prefill together, 1 to 8192");
-  flags.Integer(
-      "max-sequences", &settings.max_sequences, 1, 4096, "sequences running at once, 1 to 4096");
+  flags.Integer("max-sequences", &settings.max_sequences, 1, 4096,
+                "sequences running at once, 1 to 4096");
   flags.TextList("router", &settings.routers, "router to register with (not in this version)");
 
   flags.Check([&settings] { return CheckHostPort(settings.kv_listen); });
   flags.Check([&settings]() -> absl::Status {
     if (settings.max_sequences > settings.max_batch_tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("max-sequences (", settings.max_sequences,
-                       ") is above max-batch-tokens (", settings.max_batch_tokens,
-                       "): a step must have a row for every running sequence"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "max-sequences (", settings.max_sequences, ") is above max-batch-tokens (",
+          settings.max_batch_tokens, "): a step must have a row for every running sequence"));
     }
     return absl::OkStatus();
   });
@@ -47,12 +37,13 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
     }
     if (settings.kv_transport == "rdma" || settings.kv_transport == "mapped" ||
         settings.kv_transport == "grpc") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kv-transport: ", settings.kv_transport, " is not in this version; use auto or tcp"));
+      return absl::InvalidArgumentError(absl::StrCat("kv-transport: ", settings.kv_transport,
+                                                     " is not in this version; use auto or tcp"));
     }
     if (!settings.routers.empty()) {
       return absl::InvalidArgumentError(
-          "router: registration is not in this version; name this worker in the router's --decode or --prefill");
+          "router: registration is not in this version; name this worker in the router's --decode "
+          "or --prefill");
     }
     return absl::OkStatus();
   });

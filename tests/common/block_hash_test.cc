@@ -15,7 +15,8 @@ std::vector<TokenId> CountingTokens(int count) {
   return tokens;
 }
 
-// B52, T58: golden values from DESIGN.md; the same in every process, so a per-process seed would fail here.
+// B52, T58: golden values from DESIGN.md; the same in every process, so a per-process seed would
+// fail here.
 TEST(BlockHash, MatchesGoldenVectors) {
   const PrefixHash root = RootHash({});
 
@@ -39,11 +40,8 @@ TEST(BlockHash, EveryFieldOfTheScopeSeparates) {
   model.model_fingerprint[3] = 1;
   HashScope tokenizer;
   tokenizer.tokenizer_fingerprint[3] = 1;
-  const std::vector<PrefixHash> roots = {RootHash({}),
-                                         RootHash(model),
-                                         RootHash(tokenizer),
-                                         RootHash({.cache_salt = "a"}),
-                                         RootHash({.zone = "a"})};
+  const std::vector<PrefixHash> roots = {RootHash({}), RootHash(model), RootHash(tokenizer),
+                                         RootHash({.cache_salt = "a"}), RootHash({.zone = "a"})};
   for (std::size_t i = 0; i < roots.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       EXPECT_NE(roots[i], roots[j]) << i << " and " << j;

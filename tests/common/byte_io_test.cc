@@ -10,7 +10,9 @@ TEST(ByteIo, WritesLittleEndian) {
   writer.Put(std::uint32_t{0x01020304});
   writer.Put(std::int16_t{-2});
   writer.PutBytes("ab");
-  EXPECT_EQ(writer.bytes(), std::string("\x04\x03\x02\x01\xfe\xff" "ab", 8));
+  EXPECT_EQ(writer.bytes(), std::string("\x04\x03\x02\x01\xfe\xff"
+                                        "ab",
+                                        8));
 }
 
 TEST(ByteIo, ReadsBackWhatWasWritten) {

@@ -61,7 +61,8 @@ TEST_F(FlagsTest, DefaultsStandWhenNothingIsGiven) {
 }
 
 TEST_F(FlagsTest, FlagBeatsEnvironmentBeatsFile) {
-  const std::string config = WriteConfig("threads = 2\nlisten = \"127.0.0.1:7\"\nkv-pool-size = \"1GiB\"\n");
+  const std::string config =
+      WriteConfig("threads = 2\nlisten = \"127.0.0.1:7\"\nkv-pool-size = \"1GiB\"\n");
   setenv("BATON_THREADS", "3", 1);
   setenv("BATON_KV_POOL_SIZE", "512MiB", 1);
 
@@ -81,7 +82,8 @@ TEST_F(FlagsTest, RepeatedFlagsAndSwitches) {
 
 TEST_F(FlagsTest, ReportsAllProblemsAtOnceAndExitsWithTwo) {
   EXPECT_EQ(Parse({"--threads", "0", "--kv-pool-size", "lots", "--device", "tpu"}), 2);
-  EXPECT_NE(errors_.find("--threads: \"0\" is not an integer from 1 to 64"), std::string::npos) << errors_;
+  EXPECT_NE(errors_.find("--threads: \"0\" is not an integer from 1 to 64"), std::string::npos)
+      << errors_;
   EXPECT_NE(errors_.find("--kv-pool-size: \"lots\""), std::string::npos) << errors_;
   EXPECT_NE(errors_.find("--device: \"tpu\" is not one of auto|cpu"), std::string::npos) << errors_;
 }
@@ -116,7 +118,9 @@ TEST_F(FlagsTest, PrintsValuesWithTheirOriginAndChecks) {
 
 // What --print-config writes is itself a config file.
 TEST_F(FlagsTest, PrintedConfigCanBeReadBack) {
-  EXPECT_EQ(Parse({"--print-config", "--threads", "5", "--decode", "a:1", "--decode", "b:2", "--fast"}), 0);
+  EXPECT_EQ(
+      Parse({"--print-config", "--threads", "5", "--decode", "a:1", "--decode", "b:2", "--fast"}),
+      0);
   const std::string config = WriteConfig(output_);
   options_ = {};
   EXPECT_EQ(Parse({"--config", config.c_str()}), std::nullopt) << errors_ << output_;
@@ -138,7 +142,8 @@ TEST(FlagValues, HostPort) {
 TEST(FlagValues, Sizes) {
   EXPECT_EQ(ParseBytes("4096"), 4096u);
   EXPECT_EQ(ParseBytes("2GiB"), std::size_t{2} << 30);
-  for (const char* bad : {"", "GiB", "2GB", "-1", "1.5GiB", "99999999999999999999", "18446744073709551615KiB"}) {
+  for (const char* bad :
+       {"", "GiB", "2GB", "-1", "1.5GiB", "99999999999999999999", "18446744073709551615KiB"}) {
     EXPECT_EQ(ParseBytes(bad), std::nullopt) << bad;
   }
 }

@@ -21,7 +21,8 @@ TEST(KvLayout, BlockOfTheExampleModelHasTheSizeOfTheDesign) {
   EXPECT_EQ(Example().kv.block_bytes(), 368640u);
 }
 
-// T54, F36: two workers that would compute different tokens are told apart, field by field, in words.
+// T54, F36: two workers that would compute different tokens are told apart, field by field, in
+// words.
 TEST(KvLayout, EveryFieldChangesTheFingerprintAndIsNamed) {
   const EngineIdentity base = Example();
   EXPECT_EQ(DescribeDifference(base, base), "");

@@ -11,11 +11,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Answers Prefill as a test tells it to; stands for workers that misbehave. Thread-safe once serving.
+// Answers Prefill as a test tells it to; stands for workers that misbehave. Thread-safe once
+// serving.
 class ScriptedPrefill final : public v1::PrefillWorker::Service {
  public:
-  using Script = std::function<grpc::Status(grpc::ServerContext&, const v1::PrefillRequest&,
-                                            grpc::ServerWriter<v1::PrefillEvent>&)>;
+  using Script = std::function<grpc::Status(
+      grpc::ServerContext&, const v1::PrefillRequest&, grpc::ServerWriter<v1::PrefillEvent>&)>;
   explicit ScriptedPrefill(Script script) : script_(std::move(script)), served_(this) {}
 
   grpc::Status Prefill(grpc::ServerContext* context,
@@ -265,11 +266,13 @@ TEST_F(DecodeSessionsTest, ADecodeWorkerByItselfRefusesAForcedSplit) {
   LocalGenerator generator(decode_.sessions);
   auto observer = std::make_shared<RecordingObserver>();
   DecodeJob job = MakeJob(5, 5);
-  generator.Start({.request_id = "r", .sequence = job.sequence, .path = v1::PATH_DISAGGREGATED}, observer);
+  generator.Start({.request_id = "r", .sequence = job.sequence, .path = v1::PATH_DISAGGREGATED},
+                  observer);
   EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kUnavailable);
 
   auto colocated = std::make_shared<RecordingObserver>();
-  generator.Start({.request_id = "r", .sequence = job.sequence, .path = v1::PATH_COLOCATED}, colocated);
+  generator.Start({.request_id = "r", .sequence = job.sequence, .path = v1::PATH_COLOCATED},
+                  colocated);
   EXPECT_TRUE(colocated->WaitForEnd().ok());
   EXPECT_EQ(colocated->result().reason, v1::ROUTE_REASON_REQUESTED);
 }

@@ -8,7 +8,8 @@
 namespace baton {
 namespace {
 
-// Every fault of the transport, at each of the first messages either side sends: the right tokens whatever happens.
+// Every fault of the transport, at each of the first messages either side sends: the right tokens
+// whatever happens.
 struct TransportFault {
   const char* name;
   faulty::FaultAction action;
@@ -20,11 +21,13 @@ TEST_P(DecodeUnderFaults, TokensAreRightWhateverTheTransportDoes) {
   const TinyCheckpoint model;
   for (const bool prefill_side : {true, false}) {
     for (int first = 0; first < 6; first += prefill_side ? 1 : 2) {
-      SCOPED_TRACE(std::string(prefill_side ? "prefill" : "decode") + " side, message " + std::to_string(first));
+      SCOPED_TRACE(std::string(prefill_side ? "prefill" : "decode") + " side, message " +
+                   std::to_string(first));
       const std::shared_ptr<inproc::Hub> hub = inproc::MakeHub();
       const auto faulty_transport = faulty::MakeTransport(
           inproc::MakeTransport(hub), {{.action = GetParam().action, .first = first, .count = 2}});
-      PrefillNode prefill(model.file(), prefill_side ? faulty_transport : inproc::MakeTransport(hub));
+      PrefillNode prefill(model.file(),
+                          prefill_side ? faulty_transport : inproc::MakeTransport(hub));
       DecodeNode decode(model.file(), prefill_side ? inproc::MakeTransport(hub) : faulty_transport);
       DecodeJob job = MakeJob(700, 8, 13);
       const auto plain = decode.Start(job);
@@ -45,7 +48,8 @@ INSTANTIATE_TEST_SUITE_P(Every,
                          DecodeUnderFaults,
                          testing::Values(TransportFault{"Delay", faulty::FaultAction::kDelay},
                                          TransportFault{"Drop", faulty::FaultAction::kDrop},
-                                         TransportFault{"Duplicate", faulty::FaultAction::kDuplicate},
+                                         TransportFault{"Duplicate",
+                                                        faulty::FaultAction::kDuplicate},
                                          TransportFault{"Truncate", faulty::FaultAction::kTruncate},
                                          TransportFault{"Flip", faulty::FaultAction::kFlip},
                                          TransportFault{"Kill", faulty::FaultAction::kKill},

@@ -33,7 +33,8 @@ class CollectingSink final : public TokenSink {
 
   SequenceEnd WaitForEnd() {
     absl::MutexLock lock(&mutex_);
-    if (!mutex_.AwaitWithTimeout(absl::Condition(this, &CollectingSink::Ended), absl::Seconds(60))) {
+    if (!mutex_.AwaitWithTimeout(absl::Condition(this, &CollectingSink::Ended),
+                                 absl::Seconds(60))) {
       ADD_FAILURE() << "the sequence did not end";
       return {.status = absl::DeadlineExceededError("test")};
     }
@@ -43,7 +44,8 @@ class CollectingSink final : public TokenSink {
   bool WaitForTokens(std::size_t count) {
     absl::MutexLock lock(&mutex_);
     wanted_ = count;
-    return mutex_.AwaitWithTimeout(absl::Condition(this, &CollectingSink::HasTokens), absl::Seconds(60)) &&
+    return mutex_.AwaitWithTimeout(absl::Condition(this, &CollectingSink::HasTokens),
+                                   absl::Seconds(60)) &&
            tokens_.size() >= count;
   }
   std::vector<std::uint32_t> tokens() {
@@ -74,7 +76,8 @@ class CollectingHooks final : public HandoffHooks {
   }
   void OnLayerComputed(LayerIndex layer, int first_block, int block_count) override {
     absl::MutexLock lock(&mutex_);
-    ready_.resize(std::max<std::size_t>(ready_.size(), static_cast<std::size_t>(first_block + block_count)));
+    ready_.resize(
+        std::max<std::size_t>(ready_.size(), static_cast<std::size_t>(first_block + block_count)));
     for (int i = first_block; i < first_block + block_count; ++i) {
       ready_[static_cast<std::size_t>(i)].push_back(static_cast<int>(layer.value()));
     }
@@ -84,7 +87,8 @@ class CollectingHooks final : public HandoffHooks {
   std::vector<BlockId> WaitForBlocks(int admission = 1) {
     absl::MutexLock lock(&mutex_);
     wanted_ = admission;
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(this, &CollectingHooks::Admitted), absl::Seconds(60)));
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(this, &CollectingHooks::Admitted),
+                                        absl::Seconds(60)));
     return pin_.has_value() ? std::vector<BlockId>(pin_->blocks().begin(), pin_->blocks().end())
                             : std::vector<BlockId>();
   }
@@ -115,8 +119,8 @@ class CollectingHooks final : public HandoffHooks {
 
 // A tiny model in a file of this test process.
 inline std::unique_ptr<Checkpoint> OpenTinyModel(const TinyModelOptions& options = {}) {
-  const std::string path =
-      testing::TempDir() + "tiny_" + std::to_string(getpid()) + "_" + std::to_string(options.seed) + ".gguf";
+  const std::string path = testing::TempDir() + "tiny_" + std::to_string(getpid()) + "_" +
+                           std::to_string(options.seed) + ".gguf";
   EXPECT_TRUE(WriteTinyGguf(options, path).ok());
   auto checkpoint = Checkpoint::Open(path);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -154,14 +158,16 @@ struct TestEngine {
   }
 };
 
-inline TestEngine MakeEngine(const Checkpoint& checkpoint, int pool_blocks, SchedulerLimits limits = {}) {
+inline TestEngine MakeEngine(const Checkpoint& checkpoint,
+                             int pool_blocks,
+                             SchedulerLimits limits = {}) {
   TestEngine test{.backend = MakeBackend()};
   const ModelConfig& config = checkpoint.config();
   const KvLayout layout = test.backend->LayoutFor(config.layers, config.kv_heads, config.head_dim);
-  auto engine = Engine::Create({.kv_pool_bytes = static_cast<std::size_t>(pool_blocks) * layout.block_bytes(),
-                                .limits = limits},
-                               checkpoint,
-                               *test.backend);
+  auto engine =
+      Engine::Create({.kv_pool_bytes = static_cast<std::size_t>(pool_blocks) * layout.block_bytes(),
+                      .limits = limits},
+                     checkpoint, *test.backend);
   EXPECT_TRUE(engine.ok()) << engine.status();
   test.engine = *std::move(engine);
   return test;

@@ -27,7 +27,9 @@ SequenceRequest Greedy(std::vector<TokenId> prompt, int max_tokens) {
 }
 
 SequenceRequest Seeded(std::vector<TokenId> prompt, int max_tokens, std::uint64_t seed) {
-  return {.prompt = std::move(prompt), .sampling = {.temperature = 0.9f, .seed = seed}, .max_tokens = max_tokens};
+  return {.prompt = std::move(prompt),
+          .sampling = {.temperature = 0.9f, .seed = seed},
+          .max_tokens = max_tokens};
 }
 
 Tokens RunToEnd(const TestEngine& engine, SequenceRequest request) {
@@ -67,7 +69,8 @@ TEST_F(EngineTest, TokensDoNotDependOnHowThePromptIsCut) {
 // B27: what else is in the batch changes nothing, greedy or seeded.
 TEST_F(EngineTest, TokensDoNotDependOnBatchMates) {
   const TestEngine alone = MakeEngine(*checkpoint_, 128);
-  const TestEngine shared = MakeEngine(*checkpoint_, 512, {.max_batch_tokens = 48, .max_sequences = 16});
+  const TestEngine shared =
+      MakeEngine(*checkpoint_, 512, {.max_batch_tokens = 48, .max_sequences = 16});
   std::vector<Tokens> expected;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (std::uint32_t i = 0; i < 12; ++i) {
@@ -90,10 +93,12 @@ TEST_F(EngineTest, TokensDoNotDependOnBatchMates) {
   EXPECT_TRUE(shared.WaitUntilFree());
 }
 
-// F26: more sequences than the pool holds; some are preempted and computed again, with the same tokens.
+// F26: more sequences than the pool holds; some are preempted and computed again, with the same
+// tokens.
 TEST_F(EngineTest, PreemptionChangesNoToken) {
   const TestEngine roomy = MakeEngine(*checkpoint_, 256);
-  const TestEngine tight = MakeEngine(*checkpoint_, 11, {.max_batch_tokens = 64, .max_sequences = 8});
+  const TestEngine tight =
+      MakeEngine(*checkpoint_, 11, {.max_batch_tokens = 64, .max_sequences = 8});
   std::vector<Tokens> expected;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (std::uint32_t i = 0; i < 5; ++i) {
@@ -146,7 +151,8 @@ TEST_F(EngineTest, RefusesWhatItCouldNeverRun) {
 }
 
 TEST_F(EngineTest, CancellationAndDeadlinesFreeBlocksInEveryState) {
-  const TestEngine engine = MakeEngine(*checkpoint_, 40, {.max_batch_tokens = 16, .max_sequences = 2});
+  const TestEngine engine =
+      MakeEngine(*checkpoint_, 40, {.max_batch_tokens = 16, .max_sequences = 2});
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::vector<SequenceId> ids;
   for (std::uint32_t i = 0; i < 4; ++i) {  // two run, two wait
@@ -177,9 +183,10 @@ TEST_F(EngineTest, CancellationAndDeadlinesFreeBlocksInEveryState) {
 
 TEST_F(EngineTest, AFullQueueRefusesAtOnce) {
   TestEngine engine{.backend = MakeBackend()};
-  auto created = Engine::Create({.kv_pool_bytes = 1 << 22, .limits = {.max_batch_tokens = 16, .max_sequences = 1}, .max_waiting = 2},
-                                *checkpoint_,
-                                *engine.backend);
+  auto created = Engine::Create({.kv_pool_bytes = 1 << 22,
+                                 .limits = {.max_batch_tokens = 16, .max_sequences = 1},
+                                 .max_waiting = 2},
+                                *checkpoint_, *engine.backend);
   ASSERT_TRUE(created.ok()) << created.status();
   engine.engine = *std::move(created);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
@@ -208,10 +215,14 @@ class HandoffTest : public EngineTest {
     return RunToEnd(source_, std::move(prefill));
   }
 
-  void CopyBlocks(const std::vector<BlockId>& from, const std::vector<BlockId>& to, int begin, int end) {
+  void CopyBlocks(const std::vector<BlockId>& from,
+                  const std::vector<BlockId>& to,
+                  int begin,
+                  int end) {
     for (int i = begin; i < end; ++i) {
       const auto index = static_cast<std::size_t>(i);
-      std::memcpy(target_.Block(to[index]), source_.Block(from[index]), source_->identity().kv.block_bytes());
+      std::memcpy(target_.Block(to[index]), source_.Block(from[index]),
+                  source_->identity().kv.block_bytes());
     }
   }
 
@@ -244,12 +255,14 @@ TEST_F(HandoffTest, AdoptedBlocksGiveTheSameTokens) {
     EXPECT_EQ(sink->tokens(), expected) << length;
     prefill_hooks->DropPin();
   }
-  EXPECT_EQ(target_->load().prefilled_tokens, 0u) << "T22: the split path computes no prompt token again";
+  EXPECT_EQ(target_->load().prefilled_tokens, 0u)
+      << "T22: the split path computes no prompt token again";
   EXPECT_TRUE(source_.WaitUntilFree());
   EXPECT_TRUE(target_.WaitUntilFree());
 }
 
-// F1, T16: the source dies with k blocks landed, before or after the first token; the rest is computed here.
+// F1, T16: the source dies with k blocks landed, before or after the first token; the rest is
+// computed here.
 TEST_F(HandoffTest, ResumesLocallyFromAnyNumberOfLandedBlocks) {
   SequenceRequest request = Seeded(RandomPrompt(70, 6), 20, 3);
   const Tokens expected = RunToEnd(single_, request);
@@ -270,7 +283,8 @@ TEST_F(HandoffTest, ResumesLocallyFromAnyNumberOfLandedBlocks) {
       }
       target_->ResumeLocally(id, landed);
       EXPECT_TRUE(sink->WaitForEnd().status.ok());
-      EXPECT_EQ(sink->tokens(), expected) << landed << " landed, first token known " << first_token_known;
+      EXPECT_EQ(sink->tokens(), expected)
+          << landed << " landed, first token known " << first_token_known;
       hooks->DropPin();
     }
   }
@@ -293,7 +307,8 @@ TEST_F(HandoffTest, ARenewedImportKeepsLandedBlocksAndReplacesTheOthers) {
   const std::vector<BlockId> first_try = hooks->WaitForBlocks();
   CopyBlocks(from, first_try, 0, 2);
 
-  // As a worker does: the pin of the first try is still held by its transport while new blocks are leased.
+  // As a worker does: the pin of the first try is still held by its transport while new blocks are
+  // leased.
   target_->RenewImport(id, 2);
   const std::vector<BlockId> second_try = hooks->WaitForBlocks(2);
 
@@ -311,7 +326,8 @@ TEST_F(HandoffTest, ARenewedImportKeepsLandedBlocksAndReplacesTheOthers) {
 }
 
 TEST_F(HandoffTest, EveryLayerOfEveryBlockIsReportedReadyOnce) {
-  const TestEngine chunked = MakeEngine(*checkpoint_, 64, {.max_batch_tokens = 24, .max_sequences = 4});
+  const TestEngine chunked =
+      MakeEngine(*checkpoint_, 64, {.max_batch_tokens = 24, .max_sequences = 4});
   SequenceRequest request = Greedy(RandomPrompt(75, 8), 1);
   auto hooks = std::make_shared<CollectingHooks>();
   request.kind = SequenceKind::kPrefillOnly;
@@ -323,7 +339,8 @@ TEST_F(HandoffTest, EveryLayerOfEveryBlockIsReportedReadyOnce) {
     EXPECT_THAT(layers, testing::ElementsAre(0, 1));
   }
   EXPECT_EQ(hooks->WaitForBlocks().size(), 5u);
-  EXPECT_LT(chunked->load().free_blocks, 64) << "the pin keeps the blocks after the sequence has ended";
+  EXPECT_LT(chunked->load().free_blocks, 64)
+      << "the pin keeps the blocks after the sequence has ended";
   hooks->DropPin();
   EXPECT_TRUE(chunked.WaitUntilFree());
 }

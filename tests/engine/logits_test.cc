@@ -55,11 +55,13 @@ std::vector<TokenId> ToTokens(const nlohmann::json& ids) {
   return tokens;
 }
 
-// Against Hugging Face transformers in float32 on the same dequantized weights (tests/reference/make_logits.py).
+// Against Hugging Face transformers in float32 on the same dequantized weights
+// (tests/reference/make_logits.py).
 //
-// Bounds: weights and the inputs of every matrix product are rounded to bf16 (8 bits of mantissa) through 30 layers.
-// Seen over the three code paths: largest difference 0.28 of logits up to 38, root mean square 0.015 of that of the logits;
-// the bounds are twice that. Greedy choices must agree wherever the reference's margin is above the first.
+// Bounds: weights and the inputs of every matrix product are rounded to bf16 (8 bits of mantissa)
+// through 30 layers. Seen over the three code paths: largest difference 0.28 of logits up to 38,
+// root mean square 0.015 of that of the logits; the bounds are twice that. Greedy choices must
+// agree wherever the reference's margin is above the first.
 class LogitsTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(LogitsTest, AgreeWithTransformersInFloat32) {
@@ -117,14 +119,17 @@ TEST_P(LogitsTest, AgreeWithTransformersInFloat32) {
     }
   }
   EXPECT_EQ(positions, 12);
-  std::printf("%s: largest difference %.3f, relative %.4f\n", GetParam(), largest_seen, relative_seen);
+  std::printf("%s: largest difference %.3f, relative %.4f\n", GetParam(), largest_seen,
+              relative_seen);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryIsa, LogitsTest, testing::Values("avx512bf16", "avx2", "plain"), [](const auto& instance) {
-  return std::string(instance.param);
-});
+INSTANTIATE_TEST_SUITE_P(EveryIsa,
+                         LogitsTest,
+                         testing::Values("avx512bf16", "avx2", "plain"),
+                         [](const auto& instance) { return std::string(instance.param); });
 
-// GGUF files rotate adjacent pairs, Hugging Face files half-split ones: the same model both ways, the same bits out.
+// GGUF files rotate adjacent pairs, Hugging Face files half-split ones: the same model both ways,
+// the same bits out.
 TEST(ModelFormats, TheSameModelInBothFormatsGivesTheSameLogits) {
   for (const bool tied : {true, false}) {
     const TinyModelOptions options{.tied_head = tied, .shards = 2};

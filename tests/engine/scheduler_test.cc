@@ -18,7 +18,10 @@ MATCHER_P2(Is, id, count, "") {
 }
 
 SequenceView Waiting(std::uint64_t id, int tokens) {
-  return {.id = SequenceId(id), .phase = SequencePhase::kWaiting, .tokens = tokens, .preemptible = true};
+  return {.id = SequenceId(id),
+          .phase = SequencePhase::kWaiting,
+          .tokens = tokens,
+          .preemptible = true};
 }
 
 SequenceView Running(std::uint64_t id, int tokens, int computed) {
@@ -46,7 +49,8 @@ TEST(Scheduler, AdmitsInOrderAndStartsAtOnce) {
 }
 
 TEST(Scheduler, DecodeRowsGoBeforeAnyPrefillChunk) {
-  const std::vector<SequenceView> state = {Running(1, 500, 0), Running(2, 20, 19), Running(3, 9, 8)};
+  const std::vector<SequenceView> state = {Running(1, 500, 0), Running(2, 20, 19),
+                                           Running(3, 9, 8)};
   const StepPlan plan = PlanStep(kLimits, 10, state);
   EXPECT_THAT(plan.rows, ElementsAre(Is(2, 1), Is(3, 1), Is(1, 30)));
 }
@@ -65,8 +69,8 @@ TEST(Scheduler, AdmissionLeavesABlockForEachAdmittedSequence) {
 }
 
 TEST(Scheduler, KeepsToTheMostSequences) {
-  const std::vector<SequenceView> state = {
-      Running(1, 2, 1), Running(2, 2, 1), Running(3, 2, 1), Running(4, 2, 1), Waiting(5, 1)};
+  const std::vector<SequenceView> state = {Running(1, 2, 1), Running(2, 2, 1), Running(3, 2, 1),
+                                           Running(4, 2, 1), Waiting(5, 1)};
   EXPECT_THAT(PlanStep(kLimits, 100, state).admit, IsEmpty());
 }
 
@@ -89,7 +93,8 @@ TEST(Scheduler, GrowsARunningSequenceAtABlockBoundary) {
 
 // F26: the newest gives way, the oldest goes on.
 TEST(Scheduler, PreemptsTheNewestForTheOldest) {
-  const std::vector<SequenceView> state = {NeedsBlock(1, 2), Running(2, 20, 19), Running(3, 20, 19)};
+  const std::vector<SequenceView> state = {NeedsBlock(1, 2), Running(2, 20, 19),
+                                           Running(3, 20, 19)};
   const StepPlan plan = PlanStep(kLimits, 0, state);
   EXPECT_THAT(plan.preempt, ElementsAre(SequenceId(3)));
   EXPECT_THAT(plan.rows, ElementsAre(Is(1, 1), Is(2, 1)));
@@ -121,10 +126,12 @@ TEST(Scheduler, WhenNothingIsAdmittedTheHeadGetsTheBlocksOfThoseBehind) {
   EXPECT_THAT(plan.preempt, ElementsAre(SequenceId(2)));
 
   second.blocks = 0;
-  EXPECT_THAT(PlanStep(kLimits, 2, std::vector<SequenceView>{first, second}).admit, ElementsAre(Is(1, 1)));
+  EXPECT_THAT(PlanStep(kLimits, 2, std::vector<SequenceView>{first, second}).admit,
+              ElementsAre(Is(1, 1)));
 }
 
-// Every sequence ends, oldest first when blocks are short, whatever sizes arrive; and no step breaks a limit.
+// Every sequence ends, oldest first when blocks are short, whatever sizes arrive; and no step
+// breaks a limit.
 TEST(Scheduler, RunsRandomLoadsToTheEnd) {
   for (std::uint32_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(seed);
@@ -142,7 +149,8 @@ TEST(Scheduler, RunsRandomLoadsToTheEnd) {
       ASSERT_LT(++steps, 20000);
       const StepPlan plan = PlanStep(kLimits, free, live);
       const auto find = [&](SequenceId id) {
-        return std::find_if(live.begin(), live.end(), [id](const auto& view) { return view.id == id; });
+        return std::find_if(live.begin(), live.end(),
+                            [id](const auto& view) { return view.id == id; });
       };
       for (const SequenceId id : plan.preempt) {
         const auto it = find(id);

@@ -49,7 +49,8 @@ TEST_F(RouterDeathTest, WorkersFreeWhatItAskedFor) {
 TEST_F(RouterDeathTest, AStoppedRouterHoldsNobodyPastTheDeadline) {
   StartCluster();
   ASSERT_FALSE(HasFailure());
-  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);  // the client is connected
+  ExpectAnswer(v1::PATH_DISAGGREGATED,
+               v1::ROUTE_REASON_PREFILL_QUICKER);  // the client is connected
   cluster().router().process().Signal(SIGSTOP);
 
   const auto response =

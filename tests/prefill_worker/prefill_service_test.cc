@@ -26,7 +26,9 @@ class PrefillServiceTest : public testing::Test {
   }
 
   // Events until the call ends; it is cancelled after `events` of them.
-  grpc::Status Call(const v1::PrefillRequest& request, std::vector<v1::PrefillEvent>& events, std::size_t most) {
+  grpc::Status Call(const v1::PrefillRequest& request,
+                    std::vector<v1::PrefillEvent>& events,
+                    std::size_t most) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
     const auto reader = stub_->Prefill(&context, request);

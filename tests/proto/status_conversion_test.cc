@@ -11,15 +11,18 @@ namespace {
 
 TEST(StatusConversion, CodesHaveTheSameNumbers) {
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kCancelled), grpc::StatusCode::CANCELLED);
-  EXPECT_EQ(static_cast<int>(absl::StatusCode::kInvalidArgument), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kInvalidArgument),
+            grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kResourceExhausted),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(static_cast<int>(absl::StatusCode::kUnauthenticated), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kUnauthenticated),
+            grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST(StatusConversion, DetailsSurviveTheWire) {
-  const absl::Status sent = WithRetryAfter(
-      WithReason(FieldError("sampling.temperature", "is NaN"), "BAD_FIELD"), std::chrono::milliseconds(1500));
+  const absl::Status sent =
+      WithRetryAfter(WithReason(FieldError("sampling.temperature", "is NaN"), "BAD_FIELD"),
+                     std::chrono::milliseconds(1500));
 
   const grpc::Status wire = ToGrpcStatus(sent);
   const absl::Status back = FromGrpcStatus(wire);

@@ -81,10 +81,9 @@ inline std::unique_ptr<WorkerCore> MakeCore(const std::string& model_file,
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   auto backend = CreateCpuBackend({});
   EXPECT_TRUE(backend.ok()) << backend.status();
-  auto core = WorkerCore::Create({.role = role, .engine = {.kv_pool_bytes = kv_pool_bytes}, .transport = "inproc"},
-                                 *std::move(checkpoint),
-                                 *std::move(backend),
-                                 std::move(transport));
+  auto core = WorkerCore::Create(
+      {.role = role, .engine = {.kv_pool_bytes = kv_pool_bytes}, .transport = "inproc"},
+      *std::move(checkpoint), *std::move(backend), std::move(transport));
   EXPECT_TRUE(core.ok()) << core.status();
   return *std::move(core);
 }
@@ -156,7 +155,8 @@ struct DecodeNode {
         client(*PrefillClient::Create({})),
         sessions(*core, *client, times) {}
 
-  std::shared_ptr<RecordingObserver> Start(DecodeJob job, std::shared_ptr<Generation>* generation = nullptr) {
+  std::shared_ptr<RecordingObserver> Start(DecodeJob job,
+                                           std::shared_ptr<Generation>* generation = nullptr) {
     auto observer = std::make_shared<RecordingObserver>();
     auto started = sessions.Start(std::move(job), observer);
     if (generation != nullptr) {
@@ -181,9 +181,11 @@ inline DecodeJob MakeSplitJob(v1::SequenceSpec sequence, const PrefillNode& pref
 
 // A greedy or seeded request over the tiny model's vocabulary.
 inline DecodeJob MakeJob(int prompt_tokens, int max_tokens, std::uint64_t seed = 1) {
-  DecodeJob job{.request_id = "r" + std::to_string(seed), .deadline = Clock::System().Now() + std::chrono::seconds(60)};
+  DecodeJob job{.request_id = "r" + std::to_string(seed),
+                .deadline = Clock::System().Now() + std::chrono::seconds(60)};
   for (int i = 0; i < prompt_tokens; ++i) {
-    job.sequence.add_prompt(3 + static_cast<std::uint32_t>((static_cast<std::uint64_t>(i) * 31 + seed * 17) % 500));
+    job.sequence.add_prompt(
+        3 + static_cast<std::uint32_t>((static_cast<std::uint64_t>(i) * 31 + seed * 17) % 500));
   }
   job.sequence.set_max_tokens(static_cast<std::uint32_t>(max_tokens));
   v1::EngineSampling& sampling = *job.sequence.mutable_sampling();
