@@ -110,6 +110,7 @@ std::string DescribeStatus(const v1::StatusResponse& status) {
   const std::map<std::string, std::uint64_t> requests(status.requests().begin(),
                                                       status.requests().end());
   std::vector<Cells> counts;
+  counts.reserve(requests.size());
   for (const auto& [outcome, count] : requests) {
     counts.push_back({outcome, absl::StrCat(count)});
   }

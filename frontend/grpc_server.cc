@@ -1,6 +1,5 @@
 #include "frontend/grpc_server.h"
 
-#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -14,6 +13,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "frontend/shutdown_signals.h"
+#include "proto/grpc_runtime.h"
 
 namespace baton {
 namespace {
@@ -50,9 +50,7 @@ GrpcServer::GrpcServer(GrpcServerOptions options, std::vector<std::string> servi
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     GrpcServerOptions options, const std::vector<ServedService>& services) {
-  // When its last object goes, gRPC 1.51 shuts itself down and now and then waits ten seconds for a
-  // poller. This reference keeps it up until the process ends.
-  grpc_init();
+  KeepGrpcRunning();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

@@ -6,6 +6,7 @@
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "common/status_macros.h"
+#include "proto/grpc_runtime.h"
 #include "proto/status_conversion.h"
 
 namespace baton {
@@ -37,6 +38,7 @@ struct DescribeCall {
 
 absl::StatusOr<std::unique_ptr<WorkerClient>> WorkerClient::Create(const std::string& address,
                                                                    const TlsFiles& tls) {
+  KeepGrpcRunning();
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                    MakeChannelCredentials(tls));
   return std::unique_ptr<WorkerClient>(

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "baton/v1/completions.grpc.pb.h"
 #include "frontend/completions_service.h"
+#include "proto/grpc_runtime.h"
 #include "proto/status_conversion.h"
 #include "tests/frontend/fake_generator.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -28,7 +28,7 @@ struct CompletionsHarness {
   explicit CompletionsHarness(CompletionsOptions options = {},
                               const grpc::ChannelArguments& arguments = {})
       : service(*SharedModel(), generator, std::move(options)) {
-    grpc_init();  // never shut down: see GrpcServer::Start
+    KeepGrpcRunning();
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
@@ -17,6 +16,7 @@
 #include "common/kv_layout.h"
 #include "common/random_id.h"
 #include "model/checkpoint.h"
+#include "proto/grpc_runtime.h"
 #include "proto/identity_conversion.h"
 
 namespace baton {
@@ -48,7 +48,7 @@ class FakeWorker {
   // Port 0: a free one.
   FakeWorker(v1::Role role, const EngineIdentity& identity, int port = 0)
       : worker_(*this), decode_(*this) {
-    grpc_init();  // never shut down: see GrpcServer::Start
+    KeepGrpcRunning();
     description.set_role(role);
     description.set_instance_id(std::string(InstanceId::Make().AsBytes()));
     *description.mutable_identity() = ToProto(identity);
