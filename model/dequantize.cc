@@ -227,7 +227,7 @@ void Dequantize(ElementType type, std::string_view bytes, std::span<float> out) 
     case ElementType::kQ6_K:
       return DecodeBlocks<DecodeQ6_K>(bytes.data(), format, out);
   }
-  CheckFailed("an ElementType that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "an ElementType that is not in the enumeration");
 }
 
 }  // namespace baton

@@ -46,7 +46,7 @@ BlockFormat FormatOf(ElementType type) {
     case ElementType::kQ6_K:
       return {.values = 256, .bytes = 210};
   }
-  CheckFailed("an ElementType that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "an ElementType that is not in the enumeration");
 }
 
 std::string_view NameOf(ElementType type) {
@@ -74,7 +74,7 @@ std::string_view NameOf(ElementType type) {
     case ElementType::kBF16:
       return "BF16";
   }
-  CheckFailed("an ElementType that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "an ElementType that is not in the enumeration");
 }
 
 }  // namespace baton

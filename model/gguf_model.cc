@@ -62,7 +62,7 @@ std::string KeyOf(ConfigField field) {
     case ConfigField::kRopeBase:
       return "llama.rope.freq_base";
   }
-  CheckFailed("a ConfigField that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "a ConfigField that is not in the enumeration");
 }
 
 absl::Status RefuseUnknown(const GgufFile& gguf) {

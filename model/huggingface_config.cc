@@ -34,7 +34,7 @@ std::string KeyOf(ConfigField field) {
     case ConfigField::kRopeBase:
       return "rope_theta";
   }
-  CheckFailed("a ConfigField that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "a ConfigField that is not in the enumeration");
 }
 
 absl::Status CheckArchitecture(const JsonReader& reader) {

@@ -39,7 +39,7 @@ std::string PatternText(PreTokenizerKind kind) {
              "]+(?![^" + space + numbers + "])|[" + space + "]+";
     }
   }
-  CheckFailed("a PreTokenizerKind that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "a PreTokenizerKind that is not in the enumeration");
 }
 
 struct FreeCode {

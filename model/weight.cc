@@ -28,7 +28,7 @@ WeightShape ShapeOf(const ModelConfig& config, WeightKind kind) {
     case WeightKind::kDown:
       return {config.hidden, config.feed_forward};
   }
-  CheckFailed("a WeightKind that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "a WeightKind that is not in the enumeration");
 }
 
 bool IsPerLayer(WeightKind kind) {

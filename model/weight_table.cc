@@ -62,7 +62,7 @@ std::string TensorName(NamingScheme scheme, const WeightName& weight) {
                           std::string(NameIn(scheme, part)));
     }
   }
-  CheckFailed("a WeightKind that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "a WeightKind that is not in the enumeration");
 }
 
 std::optional<WeightName> ParseTensorName(NamingScheme scheme, const std::string& name) {
