@@ -152,7 +152,7 @@ double Spread(const ModelConfig& config, WeightKind kind) {
     case WeightKind::kOutputNorm:
       return 0.1;
   }
-  CheckFailed("a WeightKind that is not in the enumeration");
+  CheckFailed(__FILE__, __LINE__, "a WeightKind that is not in the enumeration");
 }
 
 std::string MakeNorm(const ModelConfig& config, WeightKind kind, Random& random) {
