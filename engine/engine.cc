@@ -136,7 +136,19 @@ absl::StatusOr<SequenceId> Engine::Submit(SequenceRequest request) {
 }
 
 void Engine::Cancel(SequenceId id, absl::Status why) {
-  WithSequence(id, [this, why = std::move(why)](Sequence& sequence) { End(sequence, why); });
+  {
+    absl::MutexLock lock(&cancelling_mutex_);
+    cancelling_.insert(id);
+  }
+  Post([this, id, why = std::move(why)]() mutable {
+    {
+      absl::MutexLock lock(&cancelling_mutex_);
+      cancelling_.erase(id);
+    }
+    if (Sequence* sequence = Find(id); sequence != nullptr && !sequence->ended) {
+      End(*sequence, std::move(why));
+    }
+  });
 }
 
 void Engine::GiveFirstToken(SequenceId id, TokenId token) {
@@ -325,22 +337,35 @@ void Engine::Compute(const StepPlan& plan) {
       std::any_of(plan.rows.begin(), plan.rows.end(), [this](const StepPlan::Rows& rows) {
         return Find(rows.id)->request.kind == SequenceKind::kPrefillOnly;
       });
-  std::function<void(LayerIndex)>
-      on_layer;  // waiting for the device after each layer is for those who asked
-  if (reports) {
-    on_layer = [this, &plan](LayerIndex layer) { ReportLayer(plan, layer); };
+  Transformer::StepHooks hooks{.is_abandoned = [this, &plan] { return IsAbandoned(plan); }};
+  if (reports) {  // waiting for the device after each layer is for those who asked
+    hooks.on_layer = [this, &plan](LayerIndex layer) { ReportLayer(plan, layer); };
   }
   const absl::StatusOr<TensorView<const float>> logits =
-      transformer_->Forward(batch, pool_view_, on_layer);
+      transformer_->Forward(batch, pool_view_, hooks);
   if (logits.ok()) {
     FinishStep(plan, *logits);
     return;
+  }
+  if (absl::IsCancelled(logits.status())) {
+    return;  // its sequences end before the next step
   }
   LogEvent(LogLevel::kError, "step.failed", {{"status", logits.status()}, {"rows", batch.rows()}});
   for (const StepPlan::Rows& rows : plan.rows) {
     End(*Find(rows.id), absl::InternalError(absl::StrCat("forward pass: ",
                                                          std::string(logits.status().message()))));
   }
+}
+
+// A step of many rows takes a large share of the second in which a cancelled request's blocks must
+// be free.
+bool Engine::IsAbandoned(const StepPlan& plan) {
+  const TimePoint now = options_.clock->Now();
+  absl::MutexLock lock(&cancelling_mutex_);
+  return std::all_of(plan.rows.begin(), plan.rows.end(), [&](const StepPlan::Rows& rows) {
+    const std::optional<TimePoint>& deadline = Find(rows.id)->request.deadline;
+    return cancelling_.contains(rows.id) || (deadline.has_value() && now >= *deadline);
+  });
 }
 
 ForwardBatch Engine::MakeBatch(const StepPlan& plan) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -72,7 +73,8 @@ class Engine {
   // full or the pool could never hold prompt and max_tokens; then the sink is not used.
   absl::StatusOr<SequenceId> Submit(SequenceRequest request);
 
-  // Ends the sequence with `why` unless it has ended.
+  // Ends the sequence with `why` unless it has ended. A step in which nobody else has a part stops
+  // at its next layer.
   void Cancel(SequenceId id, absl::Status why);
 
   // Import: the first token, sampled elsewhere. Emitted at once; may end the sequence.
@@ -110,6 +112,7 @@ class Engine {
   void Apply(const StepPlan& plan);
   void Admit(Sequence& sequence, int blocks);
   void Compute(const StepPlan& plan);
+  bool IsAbandoned(const StepPlan& plan);
   ForwardBatch MakeBatch(const StepPlan& plan);
   void ReportLayer(const StepPlan& plan, LayerIndex layer);
   void FinishStep(const StepPlan& plan, TensorView<const float> logits);
@@ -141,6 +144,9 @@ class Engine {
   Mailbox<Message> mailbox_;
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<int> live_{0};  // submitted and not ended
+  absl::Mutex cancelling_mutex_;
+  absl::flat_hash_set<SequenceId> cancelling_
+      ABSL_GUARDED_BY(cancelling_mutex_);  // whose end is in the mailbox
   mutable absl::Mutex load_mutex_;
   EngineLoad load_ ABSL_GUARDED_BY(load_mutex_);
   std::jthread thread_;

@@ -135,10 +135,9 @@ absl::Status Transformer::AllocateActivations() {
   return allocate(logits_, limits_.logit_rows, config_.vocabulary, sizeof(float));
 }
 
-absl::StatusOr<TensorView<const float>> Transformer::Forward(
-    const ForwardBatch& batch,
-    const KvPoolView& pool,
-    const std::function<void(LayerIndex)>& on_layer) {
+absl::StatusOr<TensorView<const float>> Transformer::Forward(const ForwardBatch& batch,
+                                                             const KvPoolView& pool,
+                                                             const StepHooks& hooks) {
   const int rows = batch.rows();
   const int logit_rows = static_cast<int>(batch.logit_rows.size());
   if (rows > limits_.rows || logit_rows > limits_.logit_rows) {
@@ -151,10 +150,13 @@ absl::StatusOr<TensorView<const float>> Transformer::Forward(
       {.tokens = batch.tokens, .embedding = embedding_.get(), .hidden = hidden}));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const LayerIndex index(static_cast<std::uint32_t>(i));
+    if (hooks.is_abandoned && hooks.is_abandoned()) {
+      return absl::CancelledError("the step was abandoned");
+    }
     RETURN_IF_ERROR(RunAttention(layers_[i], index, batch, pool));
-    if (on_layer) {
+    if (hooks.on_layer) {
       RETURN_IF_ERROR(backend_.Synchronize());
-      on_layer(index);
+      hooks.on_layer(index);
     }
     RETURN_IF_ERROR(RunFeedForward(layers_[i], rows));
   }

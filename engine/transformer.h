@@ -52,11 +52,17 @@ class Transformer {
                                                            Backend& backend,
                                                            Limits limits);
 
-  // Runs a step. `on_layer`, when given, is called after each layer's keys and values are in the
-  // pool. Returns the logits [R, V], valid until the next call.
+  // Whom a step tells, and asks, on its way; each may be empty.
+  struct StepHooks {
+    std::function<void(LayerIndex)> on_layer;  // the layer's keys and values are in the pool
+    std::function<bool()> is_abandoned;        // before each layer: nobody wants the rest
+  };
+
+  // Runs a step. Returns the logits [R, V], valid until the next call; CANCELLED when it was
+  // abandoned.
   absl::StatusOr<TensorView<const float>> Forward(const ForwardBatch& batch,
                                                   const KvPoolView& pool,
-                                                  const std::function<void(LayerIndex)>& on_layer);
+                                                  const StepHooks& hooks);
 
   std::size_t weight_bytes() const;
 

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 
+#include "absl/synchronization/notification.h"
 #include "tests/engine/engine_fixture.h"
 
 namespace baton {
@@ -343,6 +345,52 @@ TEST_F(HandoffTest, EveryLayerOfEveryBlockIsReportedReadyOnce) {
       << "the pin keeps the blocks after the sequence has ended";
   hooks->DropPin();
   EXPECT_TRUE(chunked.WaitUntilFree());
+}
+
+// Holds the engine up after the first layer of a prefill. Used from the engine's and the test's
+// thread.
+class HoldingHooks final : public HandoffHooks {
+ public:
+  void OnAdmitted(PinnedBlocks pin, int) override { pin_.emplace(std::move(pin)); }
+  void OnLayerComputed(LayerIndex, int, int) override {
+    if (layers_.fetch_add(1) == 0) {
+      held_.Notify();
+      let_go_.WaitForNotification();
+    }
+  }
+
+  void WaitUntilHeld() { held_.WaitForNotification(); }
+  void LetGo() { let_go_.Notify(); }
+  int layers() const { return layers_.load(); }
+  void DropPin() { pin_.reset(); }  // after the end of the sequence
+
+ private:
+  std::optional<PinnedBlocks> pin_;
+  std::atomic<int> layers_{0};
+  absl::Notification held_;
+  absl::Notification let_go_;
+};
+
+// F21: what is left of a long step is not computed for a request that has gone.
+TEST_F(HandoffTest, ACancellationStopsTheStepItLeavesEmpty) {
+  auto sink = std::make_shared<CollectingSink>();
+  auto hooks = std::make_shared<HoldingHooks>();
+  SequenceRequest request = Greedy(RandomPrompt(16, 8), 1);
+  request.kind = SequenceKind::kPrefillOnly;
+  request.sink = sink;
+  request.hooks = hooks;
+  const SequenceId id = *source_->Submit(request);
+  hooks->WaitUntilHeld();
+
+  source_->Cancel(id, absl::CancelledError("test"));
+  hooks->LetGo();
+
+  EXPECT_EQ(sink->WaitForEnd().status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(hooks->layers(), 1);
+  EXPECT_EQ(sink->tokens(), Tokens{});
+  hooks->DropPin();
+  EXPECT_TRUE(source_.WaitUntilFree());
+  EXPECT_EQ(source_->load().prefilled_tokens, 0u);
 }
 
 // B39, T09: the request lets go first; the blocks are not reused while the transport holds them.

@@ -38,7 +38,7 @@ std::vector<std::vector<float>> LogitsOf(const Checkpoint& checkpoint,
   }
   batch.logit_rows = rows;
   const auto logits =
-      (*transformer)->Forward(batch, MakeKvPoolView((*memory)->data(), count, layout), nullptr);
+      (*transformer)->Forward(batch, MakeKvPoolView((*memory)->data(), count, layout), {});
   EXPECT_TRUE(logits.ok()) << logits.status();
   std::vector<std::vector<float>> result;
   for (int i = 0; i < logits->rows(); ++i) {
