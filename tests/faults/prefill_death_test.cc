@@ -121,7 +121,7 @@ TEST_P(PrefillDeathTest, AnAdoptedRequestIsUnaffected) {
   StartCluster();
   ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request =
-      GreedyRequest(TinyPrompt(4, 600), 300, v1::PATH_DISAGGREGATED);
+      GreedyRequest(TinyPrompt(4, 600), 150, v1::PATH_DISAGGREGATED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
   ASSERT_TRUE(stream->WaitForTokens(3));
