@@ -4,7 +4,7 @@
 
 namespace baton {
 
-// Lives until the program ends: the weights of the real model take seconds to load.
+// The engine lives as long as its suite: the weights of the real model take seconds to load.
 FaultTest::Reference& FaultTest::ReferenceOf(bool example_model) {
   static Reference tiny{.model = {.model = TinyModel(),
                                   .long_prompt_tokens = kLongPromptTokens,
@@ -14,6 +14,12 @@ FaultTest::Reference& FaultTest::ReferenceOf(bool example_model) {
                                      .kv_pool_size = "128MiB",
                                      .reference_pool_bytes = 128 << 20}};
   return example_model ? example : tiny;
+}
+
+void FaultTest::TearDownTestSuite() {
+  for (const bool example_model : {false, true}) {
+    ReferenceOf(example_model).engine.reset();
+  }
 }
 
 void FaultTest::SetUp() {

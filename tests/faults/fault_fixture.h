@@ -35,6 +35,7 @@ class FaultTest : public testing::Test {
   // On the tiny model unless the derived class says otherwise.
   virtual bool OnExampleModel() const { return false; }
 
+  static void TearDownTestSuite();
   void SetUp() override;
   void TearDown() override;
 
