@@ -11,6 +11,7 @@
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "common/status_macros.h"
+#include "proto/grpc_runtime.h"
 #include "proto/status_conversion.h"
 
 namespace baton {
@@ -80,6 +81,7 @@ class CallHandle final : public PrefillCall {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PrefillClient>> PrefillClient::Create(const TlsFiles& tls) {
+  KeepGrpcRunning();
   auto credentials = std::make_unique<Credentials>();
   ASSIGN_OR_RETURN(credentials->channel, MakeChannelCredentials(tls));
   return std::unique_ptr<PrefillClient>(new PrefillClient(std::move(credentials)));
@@ -95,6 +97,8 @@ std::shared_ptr<PrefillClient::Peer> PrefillClient::PeerAt(const std::string& ad
   std::shared_ptr<Peer>& peer = peers_[address];
   if (peer == nullptr) {
     grpc::ChannelArguments arguments;
+    // Workers are reached directly, whatever proxy the environment names.
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
