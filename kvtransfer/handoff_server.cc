@@ -208,6 +208,10 @@ void HandoffServer::Tick(TimePoint now) {
   for (auto& [id, entry] : offers_) {
     if (!entry->ended() && now >= entry->lease_deadline) {
       expired.push_back(id);
+    } else if (entry->state == State::kServed && entry->reader && now >= entry->say_again) {
+      // Neither acknowledged nor asked for again: the message was lost, and nothing else tells the
+      // decode side that it waits for nothing.
+      SayComplete(*entry);
     } else if (entry->ended() && now >= entry->let_go_deadline && entry->reader) {
       connections_.Close(*entry->reader,
                          absl::UnavailableError("peer does not take what it asked for"));
@@ -429,6 +433,11 @@ void HandoffServer::SayCompleteIfAllSent(Entry& entry) {
   }
   entry.complete_said = true;
   MustMove(entry.state, State::kServed);
+  SayComplete(entry);
+}
+
+void HandoffServer::SayComplete(Entry& entry) {
+  entry.say_again = Now() + options_.times.heartbeat;
   connections_.SendControl(*entry.reader, wire::Complete{.handoff = entry.request.id,
                                                          .epoch = entry.request.epoch,
                                                          .round = entry.fetch.round,

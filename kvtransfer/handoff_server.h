@@ -72,6 +72,7 @@ class HandoffServer {
     int messages_in_flight = 0;
     std::size_t bytes_in_flight = 0;
     bool complete_said = false;
+    TimePoint say_again;       // while served: when Complete is said once more
     bool quarantined = false;  // ended with messages in flight
     OfferStats stats;
     absl::Status why;           // of the end
@@ -102,6 +103,7 @@ class HandoffServer {
   bool SendNext(Entry& entry);
   OutgoingMessage MakeMessage(const Entry& entry, const PieceSchedule::Selection& selection);
   void SayCompleteIfAllSent(Entry& entry);
+  void SayComplete(Entry& entry);
 
   void SayError(PeerId peer, HandoffId id, std::uint64_t epoch, const absl::Status& why);
   void End(Entry& entry, PrefillHandoffState end, const absl::Status& why);
