@@ -1,7 +1,7 @@
 """A plain gRPC client that knows of Baton only what the servers tell by reflection.
 
-Arguments: the folder of the programs, and optionally a model. Starts a router, a prefill worker and
-a decode worker on free ports.
+Arguments: the folder of the programs, and optionally a model (else a tiny random one is made).
+Starts a router, a prefill worker and a decode worker on free ports.
 """
 
 import os
@@ -110,15 +110,16 @@ class ReflectedService:
 
 class PythonClientTest(unittest.TestCase):
     programs = ""
-    model_flags: list[str] = []
+    model = ""
 
     @classmethod
     def setUpClass(cls):
+        model = ["--model", cls.model or cls.make_tiny_model()]
         cls.servers = []
         cls.addClassCleanup(cls.stop_servers)
-        decode = cls.start("decode", *cls.model_flags)
-        prefill = cls.start("prefill", *cls.model_flags)
-        router = cls.start("router", *cls.model_flags, "--listen", "127.0.0.1:0",
+        decode = cls.start("decode", *model, "--kv-pool-size", "256MiB")
+        prefill = cls.start("prefill", *model, "--kv-pool-size", "256MiB")
+        router = cls.start("router", *model, "--listen", "127.0.0.1:0",
                            "--decode", decode.doors["grpc"], "--prefill", prefill.doors["grpc"])
         cls.addresses = {"router": router.doors["grpc"], "decode": decode.doors["grpc"],
                          "prefill": prefill.doors["grpc"]}
@@ -126,6 +127,15 @@ class PythonClientTest(unittest.TestCase):
         cls.addClassCleanup(cls.channel.close)
         cls.completions = ReflectedService(cls.channel, COMPLETIONS)
         cls.wait_for_prefill_worker()
+
+    @classmethod
+    def make_tiny_model(cls) -> str:
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "tiny.gguf")
+        program = os.path.join(cls.programs, "baton-make-tiny-model")
+        subprocess.run([program, "--gguf", path], check=True, stdout=subprocess.DEVNULL)
+        return path
 
     @classmethod
     def wait_for_prefill_worker(cls):
@@ -237,5 +247,5 @@ class PythonClientTest(unittest.TestCase):
 if __name__ == "__main__":
     PythonClientTest.programs = sys.argv[1]
     if len(sys.argv) > 2:
-        PythonClientTest.model_flags = ["--model", sys.argv[2]]
+        PythonClientTest.model = sys.argv[2]
     unittest.main(argv=sys.argv[:1], verbosity=2)
