@@ -68,6 +68,12 @@ class CancelTest : public FaultTest {
     }
   }
 
+  // Of the three servers together.
+  std::size_t OpenFiles() {
+    return cluster().router().process().open_files() + cluster().decode().process().open_files() +
+           cluster().prefill().process().open_files();
+  }
+
   void ExpectFreedSoon() { EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree))); }
 };
 
@@ -178,14 +184,16 @@ TEST_F(CancelTest, TheClientProgramIsKilled) {
   }
 }
 
-// T07, T12, B36: hundreds that leave at any moment, far more than the pool could hold, and then
-// silence.
+// T07, T10, T12, B36: hundreds that leave at any moment, far more than the pool could hold, and
+// then silence.
 TEST_F(CancelTest, ManyAtRandomMoments) {
   constexpr int kRounds = 30;
   constexpr std::size_t kAtOnce = 8;
   constexpr std::uint64_t kSeed = 7;
   StartCluster();
   ASSERT_FALSE(HasFailure());
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);  // everybody is connected
+  const std::size_t files_before = OpenFiles();
   std::mt19937_64 random(kSeed);
   for (int round = 0; round < kRounds; ++round) {
     std::vector<std::unique_ptr<StreamedCompletion>> streams;
@@ -204,6 +212,8 @@ TEST_F(CancelTest, ManyAtRandomMoments) {
     }
   }
   ExpectFreedSoon();
+  EXPECT_TRUE(WaitUntil([&] { return OpenFiles() <= files_before; }, kPatience))
+      << OpenFiles() << " open files, " << files_before << " before";
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
 }
 

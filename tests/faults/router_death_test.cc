@@ -43,6 +43,8 @@ TEST_F(RouterDeathTest, WorkersFreeWhatItAskedFor) {
   // A new one knows everything it needs from the workers.
   ASSERT_EQ(cluster().router().Start(), absl::OkStatus());
   ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
+  // The client's channel waits a moment between its tries to connect.
+  ASSERT_TRUE(WaitUntil([this] { return client().IsServing(); }, kPatience));
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
 }
 

@@ -15,6 +15,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -170,6 +172,12 @@ std::optional<ProcessEnd> ChildProcess::WaitForEnd(Duration patience) {
     end_->signal = WTERMSIG(status);
   }
   return end_;
+}
+
+std::size_t ChildProcess::open_files() const {
+  std::error_code error;
+  const std::filesystem::directory_iterator files(absl::StrCat("/proc/", pid_, "/fd"), error);
+  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
 }
 
 std::string ChildProcess::ErrorOutput() const {

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,8 @@ class ChildProcess {
   // What it has written to standard error so far.
   std::string ErrorOutput() const;
   pid_t pid() const { return pid_; }
+  // Its open file descriptors now; 0 when it has ended.
+  std::size_t open_files() const;
 
  private:
   ChildProcess(pid_t pid, UniqueFd handle, UniqueFd output, UniqueFd errors);
