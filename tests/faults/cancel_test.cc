@@ -100,8 +100,6 @@ INSTANTIATE_TEST_SUITE_P(,
 TEST_P(CancelAtMomentTest, FreesAllBlocks) {
   constexpr std::uint32_t kMoreThanIsSeen = 3000;
   const auto [path, moment] = GetParam();
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const auto stream = client().Stream(LongRequest(path, kMoreThanIsSeen));
   Await(moment, path, *stream);
   ASSERT_FALSE(HasFailure());
@@ -119,8 +117,6 @@ TEST_P(CancelAtMomentTest, FreesAllBlocks) {
 
 // F23: the deadline comes in the middle of the prefill.
 TEST_F(CancelTest, DeadlineInTheMiddleOfThePrefill) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   for (const v1::Path path : {v1::PATH_COLOCATED, v1::PATH_DISAGGREGATED}) {
     SCOPED_TRACE(v1::Path_Name(path));
     const TimePoint begin = Clock::System().Now();
@@ -136,8 +132,6 @@ TEST_F(CancelTest, DeadlineInTheMiddleOfThePrefill) {
 
 // F24, F23: what is late already starts nothing.
 TEST_F(CancelTest, DeadlineAlreadyPast) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   for (const Duration timeout :
        {Duration(0), Duration(-std::chrono::seconds(5)), Duration(std::chrono::microseconds(1))}) {
     const auto response = client().Complete(LongRequest(v1::PATH_UNSPECIFIED), timeout);
@@ -149,8 +143,6 @@ TEST_F(CancelTest, DeadlineAlreadyPast) {
 }
 
 TEST_F(CancelTest, AbortByRequestId) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   v1::CompleteRequest request = LongRequest(v1::PATH_DISAGGREGATED);
   request.set_request_id("to-be-aborted");
   const auto stream = client().Stream(request);
@@ -165,8 +157,6 @@ TEST_F(CancelTest, AbortByRequestId) {
 
 // F22, B33: the client's process is killed while its call waits for an answer.
 TEST_F(CancelTest, TheClientProgramIsKilled) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   for (const char* path : {"colocated", "disaggregated"}) {
     SCOPED_TRACE(path);
     const auto client_program =
@@ -190,8 +180,6 @@ TEST_F(CancelTest, ManyAtRandomMoments) {
   constexpr int kRounds = 30;
   constexpr std::size_t kAtOnce = 8;
   constexpr std::uint64_t kSeed = 7;
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);  // everybody is connected
   const std::size_t files_before = OpenFiles();
   std::mt19937_64 random(kSeed);
@@ -224,8 +212,6 @@ class CancelOnExampleModelTest : public CancelTest {
 
 // "Must show": a client that cancels before the first token.
 TEST_F(CancelOnExampleModelTest, BeforeTheFirstToken) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   for (const v1::Path path : {v1::PATH_COLOCATED, v1::PATH_DISAGGREGATED}) {
     SCOPED_TRACE(v1::Path_Name(path));
     const auto stream = client().Stream(LongRequest(path));

@@ -32,8 +32,6 @@ class DecodeDeathTest : public FaultTest {
 
 // F4, T30: nothing was streamed yet.
 TEST_F(DecodeDeathTest, InTheMiddleOfAHandoff) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const auto stream = client().Stream(LongRequest(v1::PATH_UNSPECIFIED));
   ASSERT_TRUE(WaitForHandoff());
 
@@ -50,8 +48,6 @@ TEST_F(DecodeDeathTest, InTheMiddleOfAHandoff) {
 // F5: what was streamed is right, and the end is not taken for a good one.
 TEST_F(DecodeDeathTest, InTheMiddleOfAStream) {
   constexpr std::size_t kSeen = 10;
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   for (const v1::Path path : {v1::PATH_COLOCATED, v1::PATH_DISAGGREGATED}) {
     SCOPED_TRACE(v1::Path_Name(path));
     const v1::CompleteRequest request = LongStream(path);

@@ -29,8 +29,6 @@ class DrainTest : public FaultTest {
 };
 
 TEST_F(DrainTest, TheDecodeWorkerFinishesItsStreams) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = SomeStream(v1::PATH_DISAGGREGATED);
   const Tokens expected = Expected(request);
   const auto routed = client().Stream(request);
@@ -52,8 +50,6 @@ TEST_F(DrainTest, TheDecodeWorkerFinishesItsStreams) {
 }
 
 TEST_F(DrainTest, ThePrefillWorkerFinishesItsHandoff) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
@@ -70,8 +66,6 @@ TEST_F(DrainTest, ThePrefillWorkerFinishesItsHandoff) {
 }
 
 TEST_F(DrainTest, TheRouterFinishesItsStreams) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = SomeStream(v1::PATH_DISAGGREGATED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
@@ -89,8 +83,6 @@ TEST_F(DrainTest, TheRouterFinishesItsStreams) {
 }
 
 TEST_F(DrainTest, ASecondSignalEndsWhatIsLeft) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const CompletionsClient direct(cluster().decode().address());
   for (ServerProcess* server : {&cluster().router(), &cluster().decode()}) {
     const CompletionsClient& asked = server == &cluster().router() ? client() : direct;
@@ -107,8 +99,6 @@ TEST_F(DrainTest, ASecondSignalEndsWhatIsLeft) {
 }
 
 TEST_F(DrainTest, ASecondSignalEndsTheHandoffsOfThePrefillWorker) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
@@ -125,9 +115,12 @@ TEST_F(DrainTest, ASecondSignalEndsTheHandoffsOfThePrefillWorker) {
   EXPECT_EQ(stream->timeline().reason(), v1::ROUTE_REASON_PREFILL_FAILED);
 }
 
-TEST_F(DrainTest, TheGraceIsBounded) {
-  StartCluster({"--drain-grace-ms", "100"});
-  ASSERT_FALSE(HasFailure());
+class ShortGraceTest : public DrainTest {
+ protected:
+  std::vector<std::string> WorkerFlags() const override { return {"--drain-grace-ms", "100"}; }
+};
+
+TEST_F(ShortGraceTest, EndsWhatIsLeft) {
   const auto stream = client().Stream(LongStream(v1::PATH_COLOCATED));
   ASSERT_TRUE(stream->WaitForTokens(1));
 
@@ -142,8 +135,6 @@ TEST_F(DrainTest, TheGraceIsBounded) {
 
 // T46: with nothing to do there is nothing to wait for.
 TEST_F(DrainTest, IdleServersEndAtOnce) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   for (ServerProcess* server : {&cluster().router(), &cluster().decode(), &cluster().prefill()}) {
     server->process().Signal(SIGTERM);
     ExpectExit(*server, kDrained);

@@ -24,10 +24,19 @@ void FaultTest::TearDownTestSuite() {
 
 void FaultTest::SetUp() {
   Reference& reference = ReferenceOf(OnExampleModel());
-  if (reference.engine != nullptr) {
-    return;
+  if (reference.engine == nullptr) {
+    ASSERT_NO_FATAL_FAILURE(StartEngine(reference, OnExampleModel()));
   }
-  if (OnExampleModel()) {
+  auto cluster = Cluster::Start({.model = reference.model.model,
+                                 .kv_pool_size = reference.model.kv_pool_size,
+                                 .prefill_workers = PrefillWorkers(),
+                                 .worker_flags = WorkerFlags()});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  cluster_ = *std::move(cluster);
+}
+
+void FaultTest::StartEngine(Reference& reference, bool example_model) {
+  if (example_model) {
     const absl::StatusOr<TestModel> model = ExampleModel();
     ASSERT_TRUE(model.ok()) << model.status();
     reference.model.model = *model;
@@ -46,16 +55,6 @@ void FaultTest::TearDown() {
                     << log.substr(log.size() - std::min(log.size(), kTailBytes));
     }
   }
-}
-
-void FaultTest::StartCluster(const std::vector<std::string>& worker_flags, int prefill_workers) {
-  const FaultModel& model = ReferenceOf(OnExampleModel()).model;
-  auto cluster = Cluster::Start({.model = model.model,
-                                 .kv_pool_size = model.kv_pool_size,
-                                 .prefill_workers = prefill_workers,
-                                 .worker_flags = worker_flags});
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  cluster_ = *std::move(cluster);
 }
 
 v1::CompleteRequest FaultTest::LongRequest(v1::Path path, std::uint32_t max_tokens) const {

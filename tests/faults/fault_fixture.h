@@ -32,15 +32,15 @@ struct FaultModel {
 // A cluster whose processes a test kills, stops and starts again, and what every answer has to be.
 class FaultTest : public testing::Test {
  protected:
-  // On the tiny model unless the derived class says otherwise.
+  // What a derived class may want otherwise: the real model, more flags, more workers.
   virtual bool OnExampleModel() const { return false; }
+  virtual std::vector<std::string> WorkerFlags() const { return {}; }
+  virtual int PrefillWorkers() const { return 1; }
 
   static void TearDownTestSuite();
+  // Starts the reference engine, unless an earlier test of the suite has, and the cluster.
   void SetUp() override;
   void TearDown() override;
-
-  // Starts the cluster of this test.
-  void StartCluster(const std::vector<std::string>& worker_flags = {}, int prefill_workers = 1);
 
   // A prompt that is caught in the middle of its prefill.
   v1::CompleteRequest LongRequest(v1::Path path, std::uint32_t max_tokens = 32) const;
@@ -68,6 +68,7 @@ class FaultTest : public testing::Test {
     std::map<std::string, Tokens> known;  // by request
   };
   static Reference& ReferenceOf(bool example_model);
+  static void StartEngine(Reference& reference, bool example_model);
 
   std::unique_ptr<Cluster> cluster_;
 };

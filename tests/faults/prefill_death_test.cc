@@ -28,8 +28,6 @@ INSTANTIATE_TEST_SUITE_P(Example, PrefillDeathTest, testing::Values(true));
 // F1, T33, B51; then T36: colocated while there is none; then F8, B49: split again once one is back
 // at the address.
 TEST_P(PrefillDeathTest, TheDecodeWorkerTakesOver) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
@@ -55,8 +53,6 @@ TEST_P(PrefillDeathTest, TheDecodeWorkerTakesOver) {
 }
 
 TEST_P(PrefillDeathTest, AForcedSplitIsUnavailable) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const auto stream = client().Stream(LongRequest(v1::PATH_DISAGGREGATED));
   ASSERT_TRUE(WaitForHandoff());
 
@@ -73,10 +69,45 @@ TEST_P(PrefillDeathTest, AForcedSplitIsUnavailable) {
             absl::StatusCode::kUnavailable);
 }
 
+// T33: other requests of the decode worker do not notice.
+TEST_P(PrefillDeathTest, RunningStreamsGoOn) {
+  const v1::CompleteRequest other = GreedyRequest(TinyPrompt(3, 40), 200, v1::PATH_COLOCATED);
+  const Tokens expected = Expected(other);
+  const auto running = client().Stream(other);
+  const auto stream = client().Stream(LongRequest(v1::PATH_UNSPECIFIED));
+  ASSERT_TRUE(WaitForHandoff());
+
+  cluster().prefill().process().Kill();
+
+  EXPECT_EQ(running->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(running->tokens(), expected);
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+}
+
+// F3: once the blocks are adopted nothing depends on where they came from.
+TEST_P(PrefillDeathTest, AnAdoptedRequestIsUnaffected) {
+  const v1::CompleteRequest request =
+      GreedyRequest(TinyPrompt(4, 600), 150, v1::PATH_DISAGGREGATED);
+  const Tokens expected = Expected(request);
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(stream->WaitForTokens(3));
+
+  cluster().prefill().process().Kill();
+
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), expected);
+  EXPECT_EQ(stream->timeline().path(), v1::PATH_DISAGGREGATED);
+}
+
+class TwoPrefillWorkersTest : public PrefillDeathTest {
+ protected:
+  int PrefillWorkers() const override { return 2; }
+};
+INSTANTIATE_TEST_SUITE_P(Tiny, TwoPrefillWorkersTest, testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Example, TwoPrefillWorkersTest, testing::Values(true));
+
 // F1: with another candidate the request stays split.
-TEST_P(PrefillDeathTest, TheNextCandidateTakesOver) {
-  StartCluster({}, /*prefill_workers=*/2);
-  ASSERT_FALSE(HasFailure());
+TEST_P(TwoPrefillWorkersTest, TheOtherTakesOver) {
   const v1::CompleteRequest request = LongRequest(v1::PATH_DISAGGREGATED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
@@ -99,40 +130,6 @@ TEST_P(PrefillDeathTest, TheNextCandidateTakesOver) {
       Promised(kBlocksFree)));
 }
 
-// T33: other requests of the decode worker do not notice.
-TEST_P(PrefillDeathTest, RunningStreamsGoOn) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
-  const v1::CompleteRequest other = GreedyRequest(TinyPrompt(3, 40), 200, v1::PATH_COLOCATED);
-  const Tokens expected = Expected(other);
-  const auto running = client().Stream(other);
-  const auto stream = client().Stream(LongRequest(v1::PATH_UNSPECIFIED));
-  ASSERT_TRUE(WaitForHandoff());
-
-  cluster().prefill().process().Kill();
-
-  EXPECT_EQ(running->WaitForEnd(), absl::OkStatus());
-  EXPECT_EQ(running->tokens(), expected);
-  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
-}
-
-// F3: once the blocks are adopted nothing depends on where they came from.
-TEST_P(PrefillDeathTest, AnAdoptedRequestIsUnaffected) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
-  const v1::CompleteRequest request =
-      GreedyRequest(TinyPrompt(4, 600), 150, v1::PATH_DISAGGREGATED);
-  const Tokens expected = Expected(request);
-  const auto stream = client().Stream(request);
-  ASSERT_TRUE(stream->WaitForTokens(3));
-
-  cluster().prefill().process().Kill();
-
-  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
-  EXPECT_EQ(stream->tokens(), expected);
-  EXPECT_EQ(stream->timeline().path(), v1::PATH_DISAGGREGATED);
-}
-
 class PrefillDeathLoopTest : public PrefillDeathTest {};
 INSTANTIATE_TEST_SUITE_P(Tiny, PrefillDeathLoopTest, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Example, PrefillDeathLoopTest, testing::Values(true));
@@ -142,8 +139,6 @@ INSTANTIATE_TEST_SUITE_P(Example, PrefillDeathLoopTest, testing::Values(true));
 TEST_P(PrefillDeathLoopTest, RandomMoments) {
   constexpr int kRounds = 20;
   constexpr std::uint64_t kSeed = 20261129;
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request =
       GreedyRequest(TinyPrompt(5, OnExampleModel() ? 700 : 5000), 16, v1::PATH_UNSPECIFIED);
   const Tokens expected = Expected(request);
@@ -173,8 +168,6 @@ TEST_P(PrefillDeathLoopTest, RandomMoments) {
 // F8, T30, B47: a new process at an old address works at once, and again and again.
 TEST_P(PrefillDeathLoopTest, RestartsAtOneAddress) {
   constexpr int kRounds = 10;
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = GreedyRequest(TinyPrompt(6, 600), 8, v1::PATH_DISAGGREGATED);
   const Tokens expected = Expected(request);
   std::string instance;

@@ -29,8 +29,6 @@ class RouterDeathTest : public FaultTest {
 };
 
 TEST_F(RouterDeathTest, WorkersFreeWhatItAskedFor) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const auto streams = StartRequests();
   ASSERT_FALSE(HasFailure());
 
@@ -49,8 +47,6 @@ TEST_F(RouterDeathTest, WorkersFreeWhatItAskedFor) {
 }
 
 TEST_F(RouterDeathTest, AStoppedRouterHoldsNobodyPastTheDeadline) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   ExpectAnswer(v1::PATH_DISAGGREGATED,
                v1::ROUTE_REASON_PREFILL_QUICKER);  // the client is connected
   cluster().router().process().Signal(SIGSTOP);

@@ -14,8 +14,6 @@ class StoppedPeerTest : public FaultTest {};
 // F10: the request goes on at the decode worker; what the other side does when it wakes changes
 // nothing.
 TEST_F(StoppedPeerTest, AStoppedPrefillWorkerIsGivenUp) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
@@ -45,8 +43,6 @@ TEST_F(StoppedPeerTest, AStoppedPrefillWorkerIsGivenUp) {
 }
 
 TEST_F(StoppedPeerTest, AForcedSplitIsUnavailable) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const auto stream = client().Stream(LongRequest(v1::PATH_DISAGGREGATED));
   ASSERT_TRUE(WaitForHandoff());
 
@@ -62,8 +58,6 @@ TEST_F(StoppedPeerTest, AForcedSplitIsUnavailable) {
 
 // F9: shorter than it takes to be suspected, nothing is done twice.
 TEST_F(StoppedPeerTest, AShortStopOnlyDelays) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
@@ -82,8 +76,6 @@ TEST_F(StoppedPeerTest, AShortStopOnlyDelays) {
 
 // T37, F10: the other way round. The prefill side waits for nobody beyond the lease.
 TEST_F(StoppedPeerTest, AStoppedDecodeWorkerLosesItsLease) {
-  StartCluster();
-  ASSERT_FALSE(HasFailure());
   const auto stream = client().Stream(LongRequest(v1::PATH_UNSPECIFIED));
   ASSERT_TRUE(WaitForHandoff());
 
