@@ -1,6 +1,8 @@
 #include "kvtransfer/connection_table.h"
 
 #include <algorithm>
+#include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
@@ -64,7 +66,13 @@ void ConnectionTable::RemoveHandoff(PeerId peer) {
 }
 
 void ConnectionTable::SendControl(PeerId peer, const wire::Message& message) {
-  if (Find(peer) == nullptr) {
+  Connection* const connection = Find(peer);
+  if (connection == nullptr) {
+    return;
+  }
+  if (connection->outgoing && connection->state == ConnectionState::kGreeting &&
+      !std::holds_alternative<wire::Hello>(message)) {
+    connection->after_greeting.push_back(message);
     return;
   }
   const absl::Status sent = transport_.Send(
@@ -174,6 +182,9 @@ bool ConnectionTable::OnWelcome(Connection& connection, const wire::Welcome& wel
            {{"address", connection.address},
             {"instance", connection.instance.ToString()},
             {"transport", transport_.CarrierOf(connection.peer)}});
+  for (const wire::Message& message : std::exchange(connection.after_greeting, {})) {
+    SendControl(connection.peer, message);
+  }
   observer_.OnReady(connection);
   return true;
 }

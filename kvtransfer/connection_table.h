@@ -30,8 +30,9 @@ struct Connection {
   TimePoint last_heard;
   TimePoint next_ping;
   bool suspect = false;
-  int open_handoffs = 0;   // heartbeats run while there is one
-  int data_in_flight = 0;  // DATA messages the transport has not let go of
+  int open_handoffs = 0;                      // heartbeats run while there is one
+  int data_in_flight = 0;                     // DATA messages the transport has not let go of
+  std::vector<wire::Message> after_greeting;  // outgoing: held back until the peer's welcome
 };
 
 // Who talks to us and whom we talk to: greetings, heartbeats, the death of peers.
@@ -71,7 +72,9 @@ class ConnectionTable {
   void AddHandoff(Connection& connection);
   void RemoveHandoff(PeerId peer);
 
-  // Sending to a peer that is gone is no error: the loss is reported anyway.
+  // Sending to a peer that is gone is no error: the loss is reported anyway. What is said to a peer
+  // before its welcome waits for it: UCX lets messages sent during wire-up overtake the hello, and
+  // the other side drops what comes before that.
   void SendControl(PeerId peer, const wire::Message& message);
   absl::Status SendData(Connection& connection, OutgoingMessage message);
   void DataSent(PeerId peer);

@@ -343,7 +343,8 @@ TEST_P(Transfer, DeadlineEndsAFetchThatWaits) {
   const HandoffId id = HandoffId::Make();
   ASSERT_TRUE(prefill.Offer(id, decode, Scattered(4, 64, 7)).ok());
   ASSERT_TRUE(
-      decode.Fetch(id, prefill, MapFrom(0, Scattered(4, 64, 11)), 1, std::chrono::milliseconds(100))
+      decode
+          .Fetch(id, prefill, MapFrom(0, Scattered(4, 64, 11)), 1, std::chrono::milliseconds(1000))
           .ok());
 
   ASSERT_TRUE(decode.fetches.WaitEnd(id));
@@ -351,6 +352,24 @@ TEST_P(Transfer, DeadlineEndsAFetchThatWaits) {
   ASSERT_TRUE(prefill.offers.WaitEnd(id));
   EXPECT_EQ(prefill.offers.Get(id).state, PrefillHandoffState::kCancelled);
   EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }));
+}
+
+// The fetch is over before the two sides have greeted each other: the prefill side hears of it all
+// the same, and does not wait for the lease.
+TEST_P(Transfer, AFetchThatEndsBeforeTheGreetingEndsTheOfferToo) {
+  for (int i = 0; i < 20; ++i) {
+    Node prefill(Factory());
+    Node decode(Factory());
+    const HandoffId id = HandoffId::Make();
+    ASSERT_TRUE(prefill.Offer(id, decode, Scattered(4, 64, 7)).ok());
+    ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, Scattered(4, 64, 11))).ok());
+    ASSERT_TRUE(WaitUntil([&] { return decode.service->stats().connects == 1; }));
+    decode.service->CancelFetch(id);
+
+    ASSERT_TRUE(decode.fetches.WaitEnd(id));
+    ASSERT_TRUE(prefill.offers.WaitEnd(id));
+    ASSERT_EQ(prefill.offers.Get(id).state, PrefillHandoffState::kCancelled) << i;
+  }
 }
 
 // F36: peers whose KV bytes mean something else are refused, and both values are named.
