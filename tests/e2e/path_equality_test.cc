@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::uint32_t kNewTokens = 64;
 constexpr std::size_t kPoolBytes = 256 << 20;
+constexpr Duration kLongest = std::chrono::minutes(10);  // of one request on a busy machine
 // T25, T26, F29: one token, around one block, around the threshold.
 constexpr std::size_t kPromptTokens[] = {1,   2,   15,  16,  17,  100,  255,
                                          256, 511, 512, 513, 600, 1024, 3000};
@@ -89,7 +90,7 @@ class PathEqualityTest : public testing::Test {
       v1::CompleteRequest request = one.request;
       request.set_path(path);
 
-      const auto response = cluster.client().Complete(request);
+      const auto response = cluster.client().Complete(request, kLongest);
 
       ASSERT_TRUE(response.ok()) << response.status();
       EXPECT_EQ(TokensOf(*response), one.expected);

@@ -22,9 +22,10 @@ void SetTimeout(grpc::ClientContext& context, Duration timeout) {
 std::shared_ptr<grpc::Channel> MakeTestChannel(const std::string& address) {
   constexpr int kFirstReconnectMs = 20;
   constexpr int kLongestReconnectMs = 200;
+  constexpr int kConnectMs = 5000;  // what gRPC takes the minimum of the back-off for
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
