@@ -29,6 +29,9 @@ namespace {
 // A worker that comes back on its port is found again within half a second.
 constexpr int kFirstReconnectMs = 50;
 constexpr int kLongestReconnectMs = 500;
+// Despite its name the minimum of the back-off is how long a try to connect may take: on a busy
+// machine a good deal longer than the pause after one that was refused.
+constexpr int kConnectMs = 1000;
 
 // Lives from StartCall to OnDone; deletes itself there, as gRPC's reactors do.
 class PrefillReactor final : public grpc::ClientReadReactor<v1::PrefillEvent> {
@@ -100,7 +103,7 @@ std::shared_ptr<PrefillClient::Peer> PrefillClient::PeerAt(const std::string& ad
     // Workers are reached directly, whatever proxy the environment names.
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
     peer = std::make_shared<Peer>();
     peer->stub = v1::PrefillWorker::NewStub(

@@ -14,11 +14,13 @@ namespace {
 
 constexpr int kFirstReconnectMs = 50;
 constexpr int kSlowestReconnectMs = 500;
+// Despite its name the minimum of the back-off is how long a try to connect may take.
+constexpr int kConnectMs = 1000;
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kSlowestReconnectMs);
   // Workers are reached directly, whatever http_proxy says.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
