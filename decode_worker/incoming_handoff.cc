@@ -132,17 +132,32 @@ void IncomingHandoff::StartAttempt() {
             {"prefill_worker", attempt_->candidate.address()}});
   attempt_->call = context_.prefill.Prefill(attempt_->candidate.address(), std::move(request),
                                             plan_.deadline, attempt_);
+  FailUnless(
+      context_.times.accept, [](const Attempt& attempt) { return attempt.accepted; },
+      "no answer to the prefill call");
+}
+
+// Fails the current attempt if it is still the current one after this time and `met` says no.
+template <typename Condition>
+void IncomingHandoff::FailUnless(Duration after, Condition met, const char* why) {
   // Weak: a timer must not keep what has long ended.
   context_.executor.PostAt(
-      Clock::System().Now() + context_.times.accept,
-      [handoff = weak_from_this(), waiting_for = std::weak_ptr(attempt_)] {
+      Clock::System().Now() + after,
+      [handoff = weak_from_this(), waiting_for = std::weak_ptr(attempt_), met, why] {
         const auto self = handoff.lock();
         const auto attempt = waiting_for.lock();
-        if (self != nullptr && attempt != nullptr && self->attempt_ == attempt &&
-            !attempt->accepted) {
-          self->FailAttempt(absl::UnavailableError("no answer to the prefill call"));
+        if (self != nullptr && attempt != nullptr && self->attempt_ == attempt && !met(*attempt)) {
+          self->FailAttempt(absl::UnavailableError(why));
         }
       });
+}
+
+Duration IncomingHandoff::LandingTime() const {
+  const double bytes = static_cast<double>(prompt_blocks_) *
+                       static_cast<double>(context_.core.engine().identity().kv.block_bytes());
+  return context_.times.landing +
+         std::chrono::duration_cast<Duration>(
+             std::chrono::duration<double>(bytes / context_.times.slowest_bytes_per_second));
 }
 
 void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted) {
@@ -198,6 +213,11 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
     report_.prefill = FromProtoDuration(first.prefill());
     reporter_(report_);
     context_.core.engine().GiveFirstToken(*sequence_, TokenId(first.token()));
+  }
+  if (attempt_->fetching) {
+    FailUnless(
+        LandingTime(), [](const Attempt& attempt) { return attempt.landed; },
+        "the blocks did not arrive in time after the first token");
   }
   AdoptIfComplete();
 }

@@ -20,6 +20,10 @@ namespace baton {
 struct HandoffTimes {
   // From the Prefill call to its `accepted`, which comes before any queueing on the other side.
   Duration accept = std::chrono::milliseconds(1500);
+  // From the first token, when all of the prompt is computed, to the last block landed: this long,
+  // and longer by what the bytes take on a slow network. A message lost for good ends in this.
+  Duration landing = std::chrono::seconds(1);
+  double slowest_bytes_per_second = 50e6;
 };
 
 // What the handoffs of a decode worker share. Borrowed; outlives all of them.
@@ -93,10 +97,13 @@ class IncomingHandoff final : public HandoffHooks,
   void HandleLanded(const FetchStats& stats);
   void HandleFetchFailed(const absl::Status& why, const std::vector<int>& whole_blocks);
   void FailAttempt(const absl::Status& why);
+  template <typename Condition>
+  void FailUnless(Duration after, Condition met, const char* why);
   void AdoptIfComplete();
   void ContinueAfterFailure(const absl::Status& why);
   void ComputeHere();
   void EndAttempt(DecodeHandoffState end);
+  Duration LandingTime() const;
   bool NeedsKv() const { return plan_.sequence.max_tokens() > 1; }
 
   const HandoffContext context_;

@@ -2,6 +2,7 @@
 
 #include "decode_worker/decode_sessions.h"
 #include "kvtransfer/faulty/faulty_transport.h"
+#include "kvtransfer/wire.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/two_workers.h"
 
@@ -41,6 +42,36 @@ TEST_P(DecodeUnderFaults, TokensAreRightWhateverTheTransportDoes) {
       EXPECT_TRUE(AllBlocksFree(*decode.core));
       EXPECT_TRUE(AllBlocksFree(*prefill.core));
     }
+  }
+}
+
+// F38: a message that is lost for good, either way, does not hold the request until its deadline.
+TEST(DecodeUnderLoss, AMessageThatNeverComesIsNotWaitedForLong) {
+  const TinyCheckpoint model;
+  for (const wire::MessageType lost :
+       {wire::MessageType::kFetch, wire::MessageType::kData, wire::MessageType::kComplete}) {
+    SCOPED_TRACE(static_cast<int>(lost));
+    const std::shared_ptr<inproc::Hub> hub = inproc::MakeHub();
+    const auto lossy = faulty::MakeTransport(
+        inproc::MakeTransport(hub),
+        {{.action = faulty::FaultAction::kDrop, .type = lost, .first = 0, .count = 1 << 20}});
+    PrefillNode prefill(model.file(), lossy);
+    DecodeNode decode(model.file(), lossy);
+    DecodeJob job = MakeJob(700, 8, 14);
+    const auto plain = decode.Start(job);
+    ASSERT_TRUE(plain->WaitForEnd().ok());
+    job.prefill = {prefill.candidate()};
+    const TimePoint begin = Clock::System().Now();
+
+    const auto observer = decode.Start(job);
+
+    EXPECT_TRUE(observer->WaitForEnd().ok());
+    EXPECT_EQ(observer->tokens(), plain->tokens());
+    // Once all pieces are here, nobody misses the message that says so.
+    EXPECT_EQ(observer->result().finished.prefill_failed(), lost != wire::MessageType::kComplete);
+    EXPECT_LT(Clock::System().Now() - begin, std::chrono::seconds(15));
+    EXPECT_TRUE(AllBlocksFree(*decode.core));
+    EXPECT_TRUE(AllBlocksFree(*prefill.core));
   }
 }
 
