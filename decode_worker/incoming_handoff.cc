@@ -252,14 +252,12 @@ void IncomingHandoff::HandleCallEnd(const absl::Status& status) {
   if (attempt_->landed) {
     // All of the prompt is here; without a first token the last position is computed again for it.
     ContinueAfterFailure(status);
-  } else if (status.ok() && attempt_->fetching) {
-    // The other side saw our acknowledgement before we heard of the landing: that event is on its
-    // way.
-    attempt_->accepted = true;
-  } else {
+  } else if (!status.ok() || !attempt_->fetching) {
     FailAttempt(status.ok() ? absl::UnavailableError("the prefill call ended without a first token")
                             : status);
   }
+  // Else the other side saw our acknowledgement before we heard of the landing: that event is on
+  // its way.
 }
 
 void IncomingHandoff::HandleFetchFailed(const absl::Status& why,
