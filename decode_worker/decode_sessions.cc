@@ -95,9 +95,9 @@ class DecodeSessions::Session final : public Generation,
     owner_.core_.engine().Cancel(SequenceId(sequence_.load()), why);
   }
 
-  void OnToken(TokenId token) override {
+  void OnToken(const SelectedToken& token) override {
     absl::MutexLock lock(&mutex_);
-    observer_->OnToken(token);
+    observer_->OnToken(token.token);
   }
 
   void OnEnd(const SequenceEnd& end) override {

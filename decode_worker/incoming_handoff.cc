@@ -212,7 +212,7 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
     report_.queue = FromProtoDuration(first.queue());
     report_.prefill = FromProtoDuration(first.prefill());
     reporter_(report_);
-    context_.core.engine().GiveFirstToken(*sequence_, TokenId(first.token()));
+    context_.core.engine().GiveFirstToken(*sequence_, {.token = TokenId(first.token())});
   }
   if (attempt_->fetching) {
     FailUnless(

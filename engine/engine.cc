@@ -26,6 +26,7 @@ struct Engine::Sequence {
   std::vector<TokenId> tokens;  // prompt, then output
   int computed = 0;             // of these, in the KV pool
   BlockLease lease;
+  std::vector<SelectedToken> prompt_logprobs;  // of tokens 1, 2, ... of the prompt so far
   bool ended = false;
   TimePoint submitted;
   std::optional<TimePoint> admitted;
@@ -34,6 +35,13 @@ struct Engine::Sequence {
   int known() const { return static_cast<int>(tokens.size()); }
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
   int output_tokens() const { return known() - prompt_tokens(); }
+  bool wants_prompt_logprobs() const { return request.prompt_logprobs && output_tokens() == 0; }
+  // Whether the row of token `position` is to give the log probability of the one after it. After a
+  // preemption the first ones are there already.
+  bool WantsPromptLogprob(int position) const {
+    return wants_prompt_logprobs() && position + 1 < prompt_tokens() &&
+           position >= static_cast<int>(prompt_logprobs.size());
+  }
   bool preemptible() const { return request.kind != SequenceKind::kPrefillOnly && !importing; }
 };
 
@@ -57,7 +65,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
                    Transformer::Load(checkpoint, backend,
                                      {.rows = options.limits.max_batch_tokens,
-                                      .logit_rows = options.limits.max_sequences}));
+                                      .logit_rows = options.limits.max_sequences +
+                                                    options.limits.max_logprob_rows}));
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory,
                    backend.Allocate(blocks * layout.block_bytes()));
   return std::unique_ptr<Engine>(
@@ -151,9 +160,13 @@ void Engine::Cancel(SequenceId id, absl::Status why) {
   });
 }
 
-void Engine::GiveFirstToken(SequenceId id, TokenId token) {
-  WithSequence(id, [this, token](Sequence& sequence) {
+void Engine::GiveFirstToken(SequenceId id,
+                            SelectedToken token,
+                            std::vector<SelectedToken> prompt_logprobs) {
+  WithSequence(id, [this, token = std::move(token),
+                    prompt = std::move(prompt_logprobs)](Sequence& sequence) mutable {
     if (sequence.importing && sequence.output_tokens() == 0) {
+      sequence.prompt_logprobs = std::move(prompt);
       AppendToken(sequence, token);
     }
   });
@@ -278,6 +291,7 @@ void Engine::Step() {
                        .computed = sequence->computed,
                        .blocks = sequence->lease.size(),
                        .preemptible = sequence->preemptible(),
+                       .prompt_logprobs = sequence->wants_prompt_logprobs(),
                        .imports = sequence->importing});
     }
   }
@@ -332,7 +346,8 @@ void Engine::Admit(Sequence& sequence, int blocks) {
 }
 
 void Engine::Compute(const StepPlan& plan) {
-  const ForwardBatch batch = MakeBatch(plan);
+  const std::vector<LogitRow> wanted = LogitRows(plan);
+  const ForwardBatch batch = MakeBatch(plan, wanted);
   const bool reports =
       std::any_of(plan.rows.begin(), plan.rows.end(), [this](const StepPlan::Rows& rows) {
         return Find(rows.id)->request.kind == SequenceKind::kPrefillOnly;
@@ -344,7 +359,7 @@ void Engine::Compute(const StepPlan& plan) {
   const absl::StatusOr<TensorView<const float>> logits =
       transformer_->Forward(batch, pool_view_, hooks);
   if (logits.ok()) {
-    FinishStep(plan, *logits);
+    FinishStep(plan, wanted, *logits);
     return;
   }
   if (absl::IsCancelled(logits.status())) {
@@ -368,7 +383,7 @@ bool Engine::IsAbandoned(const StepPlan& plan) {
   });
 }
 
-ForwardBatch Engine::MakeBatch(const StepPlan& plan) {
+ForwardBatch Engine::MakeBatch(const StepPlan& plan, std::span<const LogitRow> wanted) {
   ForwardBatch batch;
   for (const StepPlan::Rows& rows : plan.rows) {
     const Sequence& sequence = *Find(rows.id);
@@ -378,9 +393,9 @@ ForwardBatch Engine::MakeBatch(const StepPlan& plan) {
     for (int position = sequence.computed; position < end; ++position) {
       batch.AddRow(sequence.tokens[static_cast<std::size_t>(position)], position, segment);
     }
-    if (end == sequence.known()) {
-      batch.logit_rows.push_back(batch.rows() - 1);
-    }
+  }
+  for (const LogitRow& row : wanted) {
+    batch.logit_rows.push_back(row.row);
   }
   return batch;
 }
@@ -402,66 +417,62 @@ void Engine::ReportLayer(const StepPlan& plan, LayerIndex layer) {
   }
 }
 
-void Engine::FinishStep(const StepPlan& plan, TensorView<const float> logits) {
-  std::vector<Sequence*> sampled;
+// Called before the step's tokens count as computed.
+std::vector<Engine::LogitRow> Engine::LogitRows(const StepPlan& plan) {
+  std::vector<LogitRow> wanted;
+  int first_row = 0;
+  for (const StepPlan::Rows& rows : plan.rows) {
+    Sequence& sequence = *Find(rows.id);
+    for (int i = 0; i < rows.count; ++i) {
+      const int position = sequence.computed + i;
+      if (position + 1 == sequence.known()) {
+        wanted.push_back({first_row + i, &sequence, std::nullopt});
+      } else if (sequence.WantsPromptLogprob(position)) {
+        wanted.push_back(
+            {first_row + i, &sequence, sequence.tokens[static_cast<std::size_t>(position + 1)]});
+      }
+    }
+    first_row += rows.count;
+  }
+  return wanted;
+}
+
+void Engine::FinishStep(const StepPlan& plan,
+                        std::span<const LogitRow> wanted,
+                        TensorView<const float> logits) {
   for (const StepPlan::Rows& rows : plan.rows) {
     Sequence& sequence = *Find(rows.id);
     const int in_prompt = std::max(
         0, std::min(sequence.computed + rows.count, sequence.prompt_tokens()) - sequence.computed);
     prefilled_tokens_ += static_cast<std::uint64_t>(in_prompt);
     sequence.computed += rows.count;
-    if (sequence.computed == sequence.known()) {
-      sampled.push_back(&sequence);
-    }
   }
-  if (!sampled.empty()) {
-    SelectFor(sampled, logits);
+  std::vector<SampleRow> rows;
+  for (const LogitRow& row : wanted) {
+    rows.push_back({.request = &row.sequence->request,
+                    .history = row.sequence->tokens,
+                    .forced = row.prompt_token});
+  }
+  std::vector<Sample> samples = SampleRows(backend_, logits, rows);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    TakeSample(*wanted[i].sequence, wanted[i].prompt_token.has_value(), std::move(samples[i]));
   }
 }
 
-void Engine::SelectFor(std::vector<Sequence*>& sequences, TensorView<const float> logits) {
-  std::vector<TokenSelection> selections;
-  for (const Sequence* sequence : sequences) {
-    selections.push_back(SelectionFor(*sequence));
+void Engine::TakeSample(Sequence& sequence, bool of_prompt, Sample sample) {
+  if (sequence.ended) {
+    return;  // an earlier row of it failed
   }
-  std::vector<SelectedToken> selected(sequences.size());
-  const absl::Status together =
-      backend_.SelectTokens({.logits = logits, .rows = selections, .selected = selected});
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    // One bad row must not fail the others: after a failure each is asked for by itself.
-    const absl::Status status =
-        together.ok() ? together
-                      : backend_.SelectTokens({.logits = logits.Rows(static_cast<int>(i), 1),
-                                               .rows = std::span(selections).subspan(i, 1),
-                                               .selected = std::span(selected).subspan(i, 1)});
-    if (!status.ok()) {
-      LogEvent(LogLevel::kError, "sample.failed",
-               {{"request", sequences[i]->request.request_id}, {"status", status}});
-      End(*sequences[i], status);
-      continue;
-    }
+  if (!sample.status.ok()) {
+    LogEvent(LogLevel::kError, "sample.failed",
+             {{"request", sequence.request.request_id}, {"status", sample.status}});
+    End(sequence, std::move(sample.status));
+  } else if (of_prompt) {
+    sequence.prompt_logprobs.push_back(std::move(sample.token));
+  } else {
     ++decoded_tokens_;
-    AppendToken(*sequences[i], selected[i].token);
+    AppendToken(sequence, sample.token);
   }
-}
-
-TokenSelection Engine::SelectionFor(const Sequence& sequence) const {
-  const SamplingParameters& sampling = sequence.request.sampling;
-  const bool may_stop = sequence.output_tokens() >= sequence.request.min_tokens;
-  return {.temperature = sampling.temperature,
-          .top_p = sampling.top_p,
-          .top_k = sampling.top_k,
-          .min_p = sampling.min_p,
-          .repetition_penalty = sampling.repetition_penalty,
-          .frequency_penalty = sampling.frequency_penalty,
-          .presence_penalty = sampling.presence_penalty,
-          .logit_bias = sampling.logit_bias,
-          .banned = may_stop ? std::span<const TokenId>()
-                             : std::span<const TokenId>(sequence.request.stop_tokens),
-          .history = sequence.tokens,
-          .prompt_tokens = sequence.prompt_tokens(),
-          .seed = sampling.seed,
-          .position = static_cast<std::uint64_t>(sequence.known())};
 }
 
 void Engine::Replace(Sequence& sequence, int valid_blocks) {
@@ -471,12 +482,16 @@ void Engine::Replace(Sequence& sequence, int valid_blocks) {
   sequence.phase = SequencePhase::kWaiting;
 }
 
-void Engine::AppendToken(Sequence& sequence, TokenId token) {
+void Engine::AppendToken(Sequence& sequence, const SelectedToken& selected) {
+  const TokenId token = selected.token;
   if (sequence.output_tokens() == 0 && sequence.admitted.has_value() && !sequence.importing) {
     sequence.end.prefill = options_.clock->Now() - *sequence.admitted;
   }
+  if (sequence.wants_prompt_logprobs()) {
+    sequence.request.sink->OnPromptLogprobs(std::move(sequence.prompt_logprobs));
+  }
   sequence.tokens.push_back(token);
-  sequence.request.sink->OnToken(token);
+  sequence.request.sink->OnToken(selected);
   const std::vector<TokenId>& stops = sequence.request.stop_tokens;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
     End(sequence, absl::OkStatus(), FinishReason::kStop);

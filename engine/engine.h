@@ -19,6 +19,7 @@
 #include "common/kv_layout.h"
 #include "common/mailbox.h"
 #include "engine/block_pool.h"
+#include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/transformer.h"
@@ -77,8 +78,11 @@ class Engine {
   // at its next layer.
   void Cancel(SequenceId id, absl::Status why);
 
-  // Import: the first token, sampled elsewhere. Emitted at once; may end the sequence.
-  void GiveFirstToken(SequenceId id, TokenId token);
+  // Import: the first token, sampled elsewhere, and the prompt's log probabilities if they were
+  // asked for. Emitted at once; may end the sequence.
+  void GiveFirstToken(SequenceId id,
+                      SelectedToken token,
+                      std::vector<SelectedToken> prompt_logprobs = {});
   // Import: all blocks of the prompt hold their final values. REQUIRES: the first token was given.
   void Adopt(SequenceId id);
   // Import: give up on the source. The first `valid_blocks` blocks keep their values, the others
@@ -113,13 +117,21 @@ class Engine {
   void Admit(Sequence& sequence, int blocks);
   void Compute(const StepPlan& plan);
   bool IsAbandoned(const StepPlan& plan);
-  ForwardBatch MakeBatch(const StepPlan& plan);
+  // A row of a step's batch whose logits are wanted.
+  struct LogitRow {
+    int row = 0;
+    Sequence* sequence = nullptr;
+    std::optional<TokenId> prompt_token;  // its log probability is wanted; absent: a new token
+  };
+  std::vector<LogitRow> LogitRows(const StepPlan& plan);
+  ForwardBatch MakeBatch(const StepPlan& plan, std::span<const LogitRow> wanted);
   void ReportLayer(const StepPlan& plan, LayerIndex layer);
-  void FinishStep(const StepPlan& plan, TensorView<const float> logits);
-  void SelectFor(std::vector<Sequence*>& sequences, TensorView<const float> logits);
-  TokenSelection SelectionFor(const Sequence& sequence) const;
+  void FinishStep(const StepPlan& plan,
+                  std::span<const LogitRow> wanted,
+                  TensorView<const float> logits);
+  void TakeSample(Sequence& sequence, bool of_prompt, Sample sample);
   void Replace(Sequence& sequence, int valid_blocks);
-  void AppendToken(Sequence& sequence, TokenId token);
+  void AppendToken(Sequence& sequence, const SelectedToken& selected);
   void End(Sequence& sequence, absl::Status status, FinishReason reason = FinishReason::kStop);
   void RemoveEnded();
   void PublishLoad();

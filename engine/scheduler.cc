@@ -15,6 +15,7 @@ class Planner {
       : limits_(limits),
         free_blocks_(free_blocks),
         budget_(limits.max_batch_tokens),
+        logprob_budget_(limits.max_logprob_rows),
         sequences_(sequences.begin(), sequences.end()) {}
 
   StepPlan Make() {
@@ -79,7 +80,11 @@ class Planner {
 
   // A running sequence holds the blocks of all its known tokens, so a chunk never needs one.
   void PlanChunk(const SequenceView& sequence) {
-    const int count = std::min(budget_, sequence.tokens - sequence.computed);
+    int count = std::min(budget_, sequence.tokens - sequence.computed);
+    if (sequence.prompt_logprobs) {
+      count = std::min(count, logprob_budget_);
+      logprob_budget_ -= count;
+    }
     if (count > 0) {
       plan_.rows.push_back({sequence.id, count});
       budget_ -= count;
@@ -117,6 +122,7 @@ class Planner {
   const SchedulerLimits limits_;
   int free_blocks_;
   int budget_;
+  int logprob_budget_;
   std::vector<SequenceView> sequences_;
   StepPlan plan_;
 };

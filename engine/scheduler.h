@@ -10,6 +10,8 @@ namespace baton {
 struct SchedulerLimits {
   int max_batch_tokens = 256;  // rows of one step, decode and prefill together
   int max_sequences = 64;      // admitted at once; at most max_batch_tokens
+  // Prompt tokens of one step whose log probabilities are wanted: each takes a row of logits.
+  int max_logprob_rows = 64;
 };
 
 enum class SequencePhase {
@@ -22,10 +24,11 @@ enum class SequencePhase {
 struct SequenceView {
   SequenceId id;
   SequencePhase phase = SequencePhase::kWaiting;
-  int tokens = 0;            // prompt and output so far
-  int computed = 0;          // of these, in the KV pool; less than tokens
-  int blocks = 0;            // held
-  bool preemptible = false;  // may lose its blocks and be recomputed
+  int tokens = 0;                // prompt and output so far
+  int computed = 0;              // of these, in the KV pool; less than tokens
+  int blocks = 0;                // held
+  bool preemptible = false;      // may lose its blocks and be recomputed
+  bool prompt_logprobs = false;  // each row of its prompt takes a row of logits
   bool imports =
       false;  // waiting: its KV comes from elsewhere, so admission gives it blocks and no rows
 };

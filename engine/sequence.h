@@ -56,7 +56,10 @@ struct SequenceEnd {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  virtual void OnToken(TokenId token) = 0;
+  // When prompt_logprobs was asked for: once, before the first OnToken, one entry for each token of
+  // the prompt but its first, which nothing precedes.
+  virtual void OnPromptLogprobs(std::vector<SelectedToken> /*tokens*/) {}
+  virtual void OnToken(const SelectedToken& token) = 0;
   // Exactly once, last.
   virtual void OnEnd(const SequenceEnd& end) = 0;
 };
@@ -99,6 +102,15 @@ struct SequenceRequest {
   int max_tokens = 1;  // at least 1
   int min_tokens = 0;  // stop tokens are impossible before
   std::vector<TokenId> stop_tokens;
+  // Log probabilities of the chosen tokens, with so many alternatives; absent: none.
+  std::optional<int> logprobs;
+  // Those of the prompt's tokens too, with `logprobs` alternatives. The whole prompt is computed
+  // for them: hits of the prefix cache are not used.
+  bool prompt_logprobs = false;
+  // A sequence with the same prompt whose blocks this one takes over once they hold the prompt, for
+  // n > 1. If that one ends before, this one computes the prompt itself.
+  std::optional<SequenceId> fork_of;
+  std::string cache_salt;  // prompts share cached blocks only under the same salt
   std::optional<TimePoint> deadline;
   std::shared_ptr<TokenSink> sink;      // shared: the RPC side may go first, or the engine
   std::shared_ptr<HandoffHooks> hooks;  // shared for the same reason; null for kGenerate

@@ -82,10 +82,10 @@ void OutgoingHandoff::OnLayerComputed(LayerIndex layer, int first_block, int blo
                                           .layer_count = 1});
 }
 
-void OutgoingHandoff::OnToken(TokenId token) {
+void OutgoingHandoff::OnToken(const SelectedToken& token) {
   core_.transfer().FinishComputing(ticket_.id);
   absl::MutexLock lock(&mutex_);
-  first_token_ = token;
+  first_token_ = token.token;
 }
 
 void OutgoingHandoff::OnEnd(const SequenceEnd& end) {

@@ -55,7 +55,7 @@ class OutgoingHandoff final : public TokenSink,
   void Cancel(const absl::Status& why);
 
   // Engine thread.
-  void OnToken(TokenId token) override;
+  void OnToken(const SelectedToken& token) override;
   void OnEnd(const SequenceEnd& end) override;
   void OnAdmitted(PinnedBlocks pin, int valid_blocks) override;
   void OnLayerComputed(LayerIndex layer, int first_block, int block_count) override;

@@ -21,9 +21,15 @@ namespace baton {
 // Keeps what a sequence says; waits for its end with a deadline. Thread-safe.
 class CollectingSink final : public TokenSink {
  public:
-  void OnToken(TokenId token) override {
+  void OnPromptLogprobs(std::vector<SelectedToken> tokens) override {
     absl::MutexLock lock(&mutex_);
-    tokens_.push_back(token.value());
+    EXPECT_TRUE(tokens_.empty() && prompt_logprobs_.empty());
+    prompt_logprobs_ = std::move(tokens);
+  }
+  void OnToken(const SelectedToken& token) override {
+    absl::MutexLock lock(&mutex_);
+    tokens_.push_back(token.token.value());
+    selected_.push_back(token);
   }
   void OnEnd(const SequenceEnd& end) override {
     absl::MutexLock lock(&mutex_);
@@ -52,6 +58,15 @@ class CollectingSink final : public TokenSink {
     absl::MutexLock lock(&mutex_);
     return tokens_;
   }
+  // The tokens with their log probabilities.
+  std::vector<SelectedToken> selected() {
+    absl::MutexLock lock(&mutex_);
+    return selected_;
+  }
+  std::vector<SelectedToken> prompt_logprobs() {
+    absl::MutexLock lock(&mutex_);
+    return prompt_logprobs_;
+  }
 
  private:
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); }
@@ -61,6 +76,8 @@ class CollectingSink final : public TokenSink {
 
   absl::Mutex mutex_;
   std::vector<std::uint32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SelectedToken> selected_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SelectedToken> prompt_logprobs_ ABSL_GUARDED_BY(mutex_);
   std::size_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<SequenceEnd> end_ ABSL_GUARDED_BY(mutex_);
 };

@@ -250,7 +250,7 @@ TEST_F(HandoffTest, AdoptedBlocksGiveTheSameTokens) {
     const std::vector<BlockId> to = import_hooks->WaitForBlocks();
     CopyBlocks(prefill_hooks->WaitForBlocks(), to, 0, static_cast<int>(to.size()));
     import_hooks->DropPin();
-    target_->GiveFirstToken(id, TokenId(first[0]));
+    target_->GiveFirstToken(id, {.token = TokenId(first[0])});
     target_->Adopt(id);
 
     EXPECT_TRUE(sink->WaitForEnd().status.ok());
@@ -281,7 +281,7 @@ TEST_F(HandoffTest, ResumesLocallyFromAnyNumberOfLandedBlocks) {
       const SequenceId id = *target_->Submit(request);
       CopyBlocks(from, hooks->WaitForBlocks(), 0, landed);
       if (first_token_known) {
-        target_->GiveFirstToken(id, TokenId(expected[0]));
+        target_->GiveFirstToken(id, {.token = TokenId(expected[0])});
       }
       target_->ResumeLocally(id, landed);
       EXPECT_TRUE(sink->WaitForEnd().status.ok());
@@ -318,7 +318,7 @@ TEST_F(HandoffTest, ARenewedImportKeepsLandedBlocksAndReplacesTheOthers) {
   ASSERT_EQ(second_try.size(), first_try.size());
   EXPECT_TRUE(std::equal(first_try.begin(), first_try.begin() + 2, second_try.begin()));
   CopyBlocks(from, second_try, 2, 5);
-  target_->GiveFirstToken(id, TokenId(expected[0]));
+  target_->GiveFirstToken(id, {.token = TokenId(expected[0])});
   target_->Adopt(id);
   EXPECT_TRUE(sink->WaitForEnd().status.ok());
   EXPECT_EQ(sink->tokens(), expected);
@@ -424,7 +424,7 @@ TEST_F(HandoffTest, AFirstTokenThatEndsTheSequenceNeedsNoBlocks) {
   const SequenceId id = *target_->Submit(request);
   hooks->WaitForBlocks();
   hooks->DropPin();
-  target_->GiveFirstToken(id, TokenId(9));
+  target_->GiveFirstToken(id, {.token = TokenId(9)});
   EXPECT_EQ(sink->WaitForEnd().reason, FinishReason::kLength);
   EXPECT_EQ(sink->tokens(), Tokens{9});
   EXPECT_TRUE(target_.WaitUntilFree());

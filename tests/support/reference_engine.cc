@@ -14,9 +14,9 @@ namespace {
 // Keeps the tokens of one sequence. Thread-safe.
 class TokenCollector final : public TokenSink {
  public:
-  void OnToken(TokenId token) override {
+  void OnToken(const SelectedToken& token) override {
     absl::MutexLock lock(&mutex_);
-    tokens_.push_back(token.value());
+    tokens_.push_back(token.token.value());
   }
   void OnEnd(const SequenceEnd& end) override {
     absl::MutexLock lock(&mutex_);
