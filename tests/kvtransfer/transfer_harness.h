@@ -12,21 +12,12 @@
 
 #include "absl/synchronization/mutex.h"
 #include "kvtransfer/transfer_service.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/wait_until.h"
 
 namespace baton {
 
 inline constexpr std::chrono::milliseconds kTestPatience = std::chrono::seconds(20);
-
-// Time that moves when told to. Thread-safe.
-class FakeClock final : public Clock {
- public:
-  TimePoint Now() const override { return TimePoint(Duration(now_.load())); }
-  void Advance(Duration by) { now_ += by.count(); }
-
- private:
-  std::atomic<Duration::rep> now_ = std::chrono::nanoseconds(std::chrono::hours(1)).count();
-};
 
 inline KvLayout SmallLayout() {
   return {.layers = 5,
