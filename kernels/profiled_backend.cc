@@ -1,0 +1,71 @@
+#include "kernels/profiled_backend.h"
+
+namespace baton {
+
+void ProfiledBackend::Reset() {
+  times_ = {};
+  calls_.clear();  // keeps its memory for the next step
+}
+
+template <typename Compute>
+absl::Status ProfiledBackend::Measure(OperationCall call, const Compute& compute) {
+  call.start = clock_.Now();
+  absl::Status status = compute();
+  call.duration = clock_.Now() - call.start;
+  OperationTimes::Sum& sum = times_[call.operation];
+  ++sum.calls;
+  sum.time += call.duration;
+  if (keeps_calls_) {
+    calls_.push_back(call);
+  }
+  return status;
+}
+
+absl::Status ProfiledBackend::EmbedTokens(const EmbedTokensArgs& args) {
+  return Measure({.operation = Operation::kEmbedTokens, .rows = args.hidden.rows()},
+                 [&] { return inner_.EmbedTokens(args); });
+}
+
+absl::Status ProfiledBackend::RmsNorm(const RmsNormArgs& args) {
+  return Measure({.operation = Operation::kRmsNorm, .rows = args.output.rows()},
+                 [&] { return inner_.RmsNorm(args); });
+}
+
+absl::Status ProfiledBackend::MatMul(const MatMulArgs& args) {
+  OperationCall call{.operation = Operation::kMatMul, .rows = args.input.rows()};
+  if (args.weight != nullptr) {  // without one the inner backend refuses the call
+    call.weight_rows = args.weight->rows();
+    call.weight_columns = args.weight->columns();
+  }
+  return Measure(call, [&] { return inner_.MatMul(args); });
+}
+
+absl::Status ProfiledBackend::RotateAndWriteKv(const RotateAndWriteKvArgs& args) {
+  return Measure({.operation = Operation::kRotateAndWriteKv, .rows = args.key.rows()},
+                 [&] { return inner_.RotateAndWriteKv(args); });
+}
+
+absl::Status ProfiledBackend::PagedAttention(const PagedAttentionArgs& args) {
+  return Measure({.operation = Operation::kPagedAttention, .rows = args.query.rows()},
+                 [&] { return inner_.PagedAttention(args); });
+}
+
+absl::Status ProfiledBackend::SiluMultiply(const SiluMultiplyArgs& args) {
+  return Measure({.operation = Operation::kSiluMultiply, .rows = args.output.rows()},
+                 [&] { return inner_.SiluMultiply(args); });
+}
+
+absl::Status ProfiledBackend::SelectTokens(const SelectTokensArgs& args) {
+  return Measure({.operation = Operation::kSelectTokens, .rows = args.logits.rows()},
+                 [&] { return inner_.SelectTokens(args); });
+}
+
+absl::Status ProfiledBackend::Copy(const CopyArgs& args) {
+  return Measure({.operation = Operation::kCopy}, [&] { return inner_.Copy(args); });
+}
+
+absl::Status ProfiledBackend::Synchronize() {
+  return Measure({.operation = Operation::kSynchronize}, [&] { return inner_.Synchronize(); });
+}
+
+}  // namespace baton
