@@ -282,6 +282,10 @@ void Engine::EndOverdue() {
 }
 
 void Engine::Step() {
+  step_ = {.start = options_.clock->Now()};
+  if (options_.profile != nullptr) {
+    options_.profile->Reset();
+  }
   std::vector<SequenceView> views;
   for (const auto& sequence : sequences_) {
     if (!sequence->ended) {
@@ -297,6 +301,7 @@ void Engine::Step() {
   }
   const StepPlan plan = PlanStep(options_.limits, pool_.free(), views);
   Apply(plan);
+  NotePlan(plan);
   if (!plan.rows.empty()) {
     Compute(plan);
   } else if (plan.admit.empty() && plan.preempt.empty()) {
@@ -304,7 +309,9 @@ void Engine::Step() {
     for (Message& message : mailbox_.PopAll(absl::FromChrono(kIdleTick))) {
       message();
     }
+    return;  // not a step
   }
+  ReportStep();
 }
 
 void Engine::Apply(const StepPlan& plan) {
@@ -445,6 +452,7 @@ void Engine::FinishStep(const StepPlan& plan,
     const int in_prompt = std::max(
         0, std::min(sequence.computed + rows.count, sequence.prompt_tokens()) - sequence.computed);
     prefilled_tokens_ += static_cast<std::uint64_t>(in_prompt);
+    step_.prefilled_tokens += in_prompt;
     sequence.computed += rows.count;
   }
   std::vector<SampleRow> rows;
@@ -471,6 +479,10 @@ void Engine::TakeSample(Sequence& sequence, bool of_prompt, Sample sample) {
     sequence.prompt_logprobs.push_back(std::move(sample.token));
   } else {
     ++decoded_tokens_;
+    ++step_.sampled_tokens;
+    if (sequence.output_tokens() == 0) {
+      step_.prompt_tokens += sequence.prompt_tokens();
+    }
     AppendToken(sequence, sample.token);
   }
 }
@@ -516,6 +528,37 @@ void Engine::End(Sequence& sequence, absl::Status status, FinishReason reason) {
 
 void Engine::RemoveEnded() {
   std::erase_if(sequences_, [](const auto& sequence) { return sequence->ended; });
+}
+
+void Engine::NotePlan(const StepPlan& plan) {
+  step_.scheduling = options_.clock->Now() - step_.start;
+  step_.preempted = static_cast<int>(plan.preempt.size());
+  for (const StepPlan::Blocks& admit : plan.admit) {
+    step_.cached_tokens += Find(admit.id)->end.cached_tokens;
+  }
+  for (const StepPlan::Rows& rows : plan.rows) {
+    const Sequence& sequence = *Find(rows.id);
+    const int in_prompt = std::clamp(sequence.prompt_tokens() - sequence.computed, 0, rows.count);
+    step_.prefill_rows += in_prompt;
+    step_.decode_rows += rows.count - in_prompt;
+  }
+}
+
+void Engine::ReportStep() {
+  step_.duration = options_.clock->Now() - step_.start;
+  step_.free_blocks = pool_.free();
+  for (const auto& sequence : sequences_) {
+    if (!sequence->ended) {
+      (sequence->phase == SequencePhase::kWaiting ? step_.waiting : step_.running) += 1;
+    }
+  }
+  if (options_.profile != nullptr) {
+    step_.operations = options_.profile->times();
+    step_.calls = options_.profile->calls();
+  }
+  for (StepObserver* observer : options_.step_observers) {
+    observer->OnStep(step_);
+  }
 }
 
 void Engine::PublishLoad() {

@@ -22,8 +22,10 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/step_statistics.h"
 #include "engine/transformer.h"
 #include "kernels/ops.h"
+#include "kernels/profiled_backend.h"
 #include "model/checkpoint.h"
 
 namespace baton {
@@ -33,6 +35,11 @@ struct EngineOptions {
   SchedulerLimits limits;
   int max_waiting = 1024;  // submitted and not admitted; one more is refused
   const Clock* clock = &Clock::System();
+  // Borrowed, must outlive the engine.
+  std::vector<StepObserver*> step_observers;
+  // The backend given to Create, when it takes the time of its operations: observers are told.
+  // Null: times of operations are zero.
+  ProfiledBackend* profile = nullptr;
 };
 
 // Snapshot of an engine's pool and load.
@@ -134,6 +141,8 @@ class Engine {
   void AppendToken(Sequence& sequence, const SelectedToken& selected);
   void End(Sequence& sequence, absl::Status status, FinishReason reason = FinishReason::kStop);
   void RemoveEnded();
+  void NotePlan(const StepPlan& plan);
+  void ReportStep();
   void PublishLoad();
   Sequence* Find(SequenceId id);
   void WithSequence(SequenceId id, absl::AnyInvocable<void(Sequence&)> action);
@@ -151,6 +160,7 @@ class Engine {
   std::vector<std::unique_ptr<Sequence>> sequences_;  // oldest first
   std::uint64_t prefilled_tokens_ = 0;
   std::uint64_t decoded_tokens_ = 0;
+  StepStatistics step_;  // of the step under way
   bool idle_checked_ = true;
 
   Mailbox<Message> mailbox_;

@@ -151,6 +151,19 @@ inline std::unique_ptr<Backend> MakeBackend(const CpuOptions& options = {}) {
   return *std::move(backend);
 }
 
+// All blocks are back, checked against the clock.
+inline bool WaitUntilFree(const Engine& engine) {
+  const TimePoint deadline = Clock::System().Now() + std::chrono::seconds(20);
+  while (Clock::System().Now() < deadline) {
+    const EngineLoad load = engine.load();
+    if (load.free_blocks == load.total_blocks && load.running == 0 && load.waiting == 0) {
+      return true;
+    }
+    std::this_thread::yield();
+  }
+  return false;
+}
+
 // One engine with its own backend.
 struct TestEngine {
   std::unique_ptr<Backend> backend;
@@ -161,18 +174,7 @@ struct TestEngine {
   std::byte* Block(BlockId block) const {
     return engine->pool_base() + block.value() * engine->identity().kv.block_bytes();
   }
-  // All blocks are back, checked against the clock.
-  bool WaitUntilFree() const {
-    const TimePoint deadline = Clock::System().Now() + std::chrono::seconds(20);
-    while (Clock::System().Now() < deadline) {
-      const EngineLoad load = engine->load();
-      if (load.free_blocks == load.total_blocks && load.running == 0 && load.waiting == 0) {
-        return true;
-      }
-      std::this_thread::yield();
-    }
-    return false;
-  }
+  bool WaitUntilFree() const { return baton::WaitUntilFree(*engine); }
 };
 
 inline TestEngine MakeEngine(const Checkpoint& checkpoint,
