@@ -11,8 +11,9 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
                "how KV blocks travel between workers");
   flags.Choice("device", &settings.device, {"auto", "cpu", "cuda", "emulated"},
                "where the model runs; auto takes a GPU where this build and machine have one");
-  flags.Choice("cpu-isa", &settings.cpu_isa, {"auto", "avx512bf16", "avx2", "plain"},
-               "instructions of the CPU backend; auto takes the fastest this processor has");
+  flags.Choice(
+      "cpu-isa", &settings.cpu_isa, {"auto", "amx", "avx512bf16", "avx2", "plain"},
+      "instructions of the CPU backend; auto takes the fastest that processor and system offer");
   flags.Integer("threads", &settings.threads, 1, 256, "compute threads, 1 to 256");
   flags.Bytes("kv-pool-size", &settings.kv_pool_bytes, "memory for KV blocks");
   flags.Integer("max-batch-tokens", &settings.max_batch_tokens, 1, 8192,

@@ -107,7 +107,7 @@ class CpuBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows,
                                                      int columns,
                                                      const RowReader& reader) override {
-    return CpuPackedWeight::Create(rows, columns, reader);
+    return CpuPackedWeight::Create(rows, columns, reader, weight_memory_);
   }
 
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(std::span<const double> frequencies,
@@ -149,6 +149,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   CpuPagedAttention attention_;
   std::vector<TokenSelector> selectors_;  // one for each thread
+  HugePageArena weight_memory_;
 };
 
 absl::StatusOr<const CpuPackedWeight*> OwnWeight(const char* op, const PackedWeight& weight) {
@@ -207,18 +208,17 @@ absl::Status CpuBackend::MatMul(const MatMulArgs& args) {
   const MatMulShares shares(weight->panels(), args.input.rows(), pool_.threads());
   pool_.ParallelFor(shares.count(), [&](int share, int) {
     const auto [first_panel, end_panel, first_row, end_row] = shares[share];
-    for (int panel = first_panel; panel < end_panel; ++panel) {
-      const int column = panel * kPanelColumns;
-      kernels_.mat_mul_panel({.panel = weight->panel(panel),
-                              .input = Bits(args.input.Row(first_row)),
-                              .input_stride = args.input.row_stride(),
-                              .rows = end_row - first_row,
-                              .word_columns = weight->columns() / 2,
-                              .output = args.output.Row(first_row) + column,
-                              .output_stride = args.output.row_stride(),
-                              .columns = std::min(kPanelColumns, weight->rows() - column),
-                              .accumulate = args.accumulate});
-    }
+    const int column = first_panel * kPanelColumns;
+    kernels_.mat_mul_panels(
+        {.panels = weight->panel(first_panel),
+         .input = Bits(args.input.Row(first_row)),
+         .input_stride = args.input.row_stride(),
+         .rows = end_row - first_row,
+         .word_columns = weight->columns() / 2,
+         .output = args.output.Row(first_row) + column,
+         .output_stride = args.output.row_stride(),
+         .columns = std::min(end_panel * kPanelColumns, weight->rows()) - column,
+         .accumulate = args.accumulate});
   });
   return absl::OkStatus();
 }

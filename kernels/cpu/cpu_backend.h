@@ -9,13 +9,13 @@
 namespace baton {
 
 struct CpuOptions {
-  std::string isa =
-      "auto";       // auto|avx512bf16|avx2|plain; auto takes the fastest that the processor has
+  // auto|amx|avx512bf16|avx2|plain; auto takes the fastest that processor and system offer
+  std::string isa = "auto";
   int threads = 1;  // [1, 256], the calling thread included
 };
 
 // INVALID_ARGUMENT for a name that is none of these or a bad number of threads; FAILED_PRECONDITION
-// for an instruction set that this processor lacks.
+// for an instruction set that this processor lacks or the system does not grant.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuOptions& options);
 
 }  // namespace baton

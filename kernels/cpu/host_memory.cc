@@ -2,18 +2,28 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace baton {
 namespace {
 
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::size_t kCacheLineBytes = 64;
+// Of one mapping of an arena. Pages that nobody touches cost nothing.
+constexpr std::size_t kArenaBytes = std::size_t{64} << 20;
+
+constexpr std::size_t RoundUp(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 // Owns one anonymous mapping; what it shows starts at a huge page's boundary inside it.
 class MappedMemory final : public DeviceMemory {
@@ -21,8 +31,7 @@ class MappedMemory final : public DeviceMemory {
   MappedMemory(void* mapping, std::size_t mapping_bytes, std::size_t bytes)
       : mapping_(mapping), mapping_bytes_(mapping_bytes), bytes_(bytes) {
     const auto address = reinterpret_cast<std::uintptr_t>(mapping);
-    const std::uintptr_t aligned = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-    data_ = static_cast<std::byte*>(mapping) + (aligned - address);
+    data_ = static_cast<std::byte*>(mapping) + (RoundUp(address, kHugePageBytes) - address);
   }
   ~MappedMemory() override { munmap(mapping_, mapping_bytes_); }
   MappedMemory(const MappedMemory&) = delete;
@@ -38,9 +47,8 @@ class MappedMemory final : public DeviceMemory {
   std::byte* data_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHostMemory(std::size_t bytes) {
+// Zero, not yet backed by memory.
+absl::StatusOr<std::unique_ptr<DeviceMemory>> MapMemory(std::size_t bytes) {
   if (bytes == 0 || bytes > std::numeric_limits<std::ptrdiff_t>::max() - kHugePageBytes) {
     return absl::InvalidArgumentError(absl::StrCat("allocate ", bytes, " bytes"));
   }
@@ -54,8 +62,31 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHostMemory(std::size_t byt
   auto memory = std::make_unique<MappedMemory>(mapping, mapping_bytes, bytes);
   // Advice only: without huge pages everything works, a little slower.
   madvise(memory->data(), bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHostMemory(std::size_t bytes) {
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, MapMemory(bytes));
   std::memset(memory->data(), 0, bytes);
   return memory;
+}
+
+std::shared_ptr<std::byte> HugePageArena::Allocate(std::size_t bytes) {
+  const std::size_t rounded = RoundUp(bytes, kCacheLineBytes);
+  if (mapping_ == nullptr || mapping_->size_bytes() - used_bytes_ < rounded) {
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> mapping =
+        MapMemory(RoundUp(std::max(rounded, kArenaBytes), kHugePageBytes));
+    if (!mapping.ok()) {
+      return nullptr;
+    }
+    mapping_ = *std::move(mapping);
+    used_bytes_ = 0;
+  }
+  std::byte* const piece = mapping_->data() + used_bytes_;
+  used_bytes_ += rounded;
+  return {mapping_, piece};
 }
 
 void FreeDeleter::operator()(void* p) const {
@@ -63,8 +94,7 @@ void FreeDeleter::operator()(void* p) const {
 }
 
 void* AllocateAligned(std::size_t bytes) {
-  return std::aligned_alloc(kCacheLineBytes,
-                            (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes);
+  return std::aligned_alloc(kCacheLineBytes, RoundUp(bytes, kCacheLineBytes));
 }
 
 }  // namespace baton

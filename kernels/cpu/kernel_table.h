@@ -9,17 +9,17 @@ namespace baton {
 
 inline constexpr int kPanelColumns = 32;  // output columns of one panel of a packed weight
 
-// Rows of activations times one panel of 32 output columns.
-struct MatMulPanel {
-  const std::uint32_t* panel =
-      nullptr;  // [K/2, 32] words: k in the low half, k + 1 in the high half
+// Rows of activations times neighbouring panels of 32 output columns.
+struct MatMulPanels {
+  const std::uint32_t* panels =
+      nullptr;  // [ceil(columns / 32), K/2, 32] words: k in the low half, k + 1 in the high half
   const std::uint16_t* input = nullptr;  // [rows, K] bf16
   std::ptrdiff_t input_stride = 0;       // in elements
-  int rows = 0;
-  int word_columns = 0;              // K/2
-  float* output = nullptr;           // [rows, columns]
-  std::ptrdiff_t output_stride = 0;  // in elements
-  int columns = 0;                   // columns that exist, at most 32
+  int rows = 0;                          // at least 1
+  int word_columns = 0;                  // K/2
+  float* output = nullptr;               // [rows, columns]
+  std::ptrdiff_t output_stride = 0;      // in elements
+  int columns = 0;                       // of the output
   bool accumulate = false;
 };
 
@@ -64,7 +64,7 @@ std::size_t AttentionScratchFloats(int rows, int head_dim);
 struct KernelTable {
   const char* arithmetic;
 
-  void (*mat_mul_panel)(const MatMulPanel& panel);
+  void (*mat_mul_panels)(const MatMulPanels& panels);
   void (*attention_tile)(const AttentionTile& tile);
 
   // output = input / rms(input) * weight
@@ -88,5 +88,6 @@ struct KernelTable {
 const KernelTable& PlainKernels();
 const KernelTable& Avx2Kernels();        // only where the build targets x86-64
 const KernelTable& Avx512Bf16Kernels();  // likewise
+const KernelTable& AmxKernels();         // likewise
 
 }  // namespace baton

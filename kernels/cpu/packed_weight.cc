@@ -19,8 +19,9 @@ std::uint32_t PackWord(float even, float odd) {
 
 }  // namespace
 
-CpuPackedWeight::CpuPackedWeight(int rows, int columns) : rows_(rows), columns_(columns) {
-  words_ = MakeAlignedArray<std::uint32_t>(panel_words() * static_cast<std::size_t>(panels()));
+CpuPackedWeight::CpuPackedWeight(int rows, int columns, HugePageArena& arena)
+    : rows_(rows), columns_(columns), memory_(arena.Allocate(bytes())) {
+  words_ = reinterpret_cast<std::uint32_t*>(memory_.get());
 }
 
 int CpuPackedWeight::panels() const {
@@ -32,14 +33,15 @@ std::size_t CpuPackedWeight::panel_words() const {
 }
 
 const std::uint32_t* CpuPackedWeight::panel(int index) const {
-  return words_.get() + static_cast<std::size_t>(index) * panel_words();
+  return words_ + static_cast<std::size_t>(index) * panel_words();
 }
 
 absl::StatusOr<std::unique_ptr<PackedWeight>> CpuPackedWeight::Create(int rows,
                                                                       int columns,
-                                                                      const RowReader& reader) {
+                                                                      const RowReader& reader,
+                                                                      HugePageArena& arena) {
   RETURN_IF_ERROR(ValidateWeightShape(rows, columns));
-  std::unique_ptr<CpuPackedWeight> weight(new CpuPackedWeight(rows, columns));
+  std::unique_ptr<CpuPackedWeight> weight(new CpuPackedWeight(rows, columns, arena));
   if (weight->words_ == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("pack: no memory for a weight of ", weight->bytes(), " bytes"));
@@ -52,8 +54,7 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> CpuPackedWeight::Create(int rows,
     std::fill(values.begin(), values.end(), 0.0f);
     RETURN_IF_ERROR(
         reader(first, count, std::span(values).first(width * static_cast<std::size_t>(count))));
-    std::uint32_t* out =
-        weight->words_.get() + static_cast<std::size_t>(panel) * weight->panel_words();
+    std::uint32_t* out = weight->words_ + static_cast<std::size_t>(panel) * weight->panel_words();
     for (std::size_t k = 0; k < width; k += 2) {
       for (std::size_t column = 0; column < kPanelColumns; ++column) {
         *out++ = PackWord(values[column * width + k], values[column * width + k + 1]);

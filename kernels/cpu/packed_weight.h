@@ -19,7 +19,8 @@ class CpuPackedWeight final : public PackedWeight {
  public:
   static absl::StatusOr<std::unique_ptr<PackedWeight>> Create(int rows,
                                                               int columns,
-                                                              const RowReader& reader);
+                                                              const RowReader& reader,
+                                                              HugePageArena& arena);
 
   int rows() const override { return rows_; }
   int columns() const override { return columns_; }
@@ -34,13 +35,14 @@ class CpuPackedWeight final : public PackedWeight {
   void ReadRow(int row, float* out) const;
 
  private:
-  CpuPackedWeight(int rows, int columns);
+  CpuPackedWeight(int rows, int columns, HugePageArena& arena);
 
   std::size_t panel_words() const;
 
   int rows_;
   int columns_;
-  AlignedArray<std::uint32_t> words_;
+  std::shared_ptr<std::byte> memory_;  // shared with the other weights of one mapping
+  std::uint32_t* words_;               // inside memory_
 };
 
 }  // namespace baton

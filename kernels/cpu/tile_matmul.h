@@ -22,6 +22,19 @@ namespace {
 // arithmetic have to overlap, and still 15 % at 64, where panels come from the second cache.
 constexpr int kPrefetchWords = 768;
 
+// What all rows do with one panel.
+struct MatMulPanel {
+  const std::uint32_t* panel;  // [K/2, 32]
+  const std::uint16_t* input;
+  std::ptrdiff_t input_stride;
+  int rows;
+  int word_columns;
+  float* output;  // the panel's first column
+  std::ptrdiff_t output_stride;
+  int columns;  // that exist, at most 32
+  bool accumulate;
+};
+
 inline std::uint32_t LoadWord(const std::uint16_t* p) {
   std::uint32_t word;
   std::memcpy(&word, p, sizeof word);
@@ -103,6 +116,22 @@ void MatMulPanelRows(const MatMulPanel& args) {
       }
     });
     row += rows;
+  }
+}
+
+template <typename V>
+void MatMulPanelRuns(const MatMulPanels& args) {
+  for (int column = 0; column < args.columns; column += kPanelColumns) {
+    const int rest = args.columns - column;
+    MatMulPanelRows<V>({.panel = args.panels + std::ptrdiff_t{column} * args.word_columns,
+                        .input = args.input,
+                        .input_stride = args.input_stride,
+                        .rows = args.rows,
+                        .word_columns = args.word_columns,
+                        .output = args.output + column,
+                        .output_stride = args.output_stride,
+                        .columns = rest < kPanelColumns ? rest : kPanelColumns,
+                        .accumulate = args.accumulate});
   }
 }
 

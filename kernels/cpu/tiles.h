@@ -12,7 +12,7 @@ namespace {
 template <typename V>
 constexpr KernelTable MakeKernelTable(const char* arithmetic) {
   return {.arithmetic = arithmetic,
-          .mat_mul_panel = MatMulPanelRows<V>,
+          .mat_mul_panels = MatMulPanelRuns<V>,
           .attention_tile = AttendTile<V>,
           .rms_norm_row = RmsNormRow<V>,
           .silu_multiply_row = SiluMultiplyRow<V>,

@@ -16,7 +16,7 @@ namespace baton {
 
 // Every suite of kernels runs once for each of these; one that the machine lacks is skipped,
 // visibly.
-inline const auto kEveryIsa = ::testing::Values("plain", "avx2", "avx512bf16");
+inline const auto kEveryIsa = ::testing::Values("plain", "avx2", "avx512bf16", "amx");
 
 std::string IsaTestName(const ::testing::TestParamInfo<std::string>& info);
 

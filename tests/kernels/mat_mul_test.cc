@@ -85,6 +85,8 @@ TEST_P(MatMulTest, AgreesWithTheOracle) {
                              {15, 94, 48},
                              {16, 66, 63},
                              {17, 1536, 65},
+                             {31, 32, 64},
+                             {33, 96, 40},
                              {25, 10, 47},
                              {37, 74, 127}}) {
     SCOPED_TRACE(testing::Message()
@@ -154,7 +156,8 @@ TEST_P(MatMulTest, ARowDoesNotDependOnTheRowsBesideIt) {
       Pack(backend(), shape.rows, shape.columns, Weights(numbers, shape));
   const std::vector<float> together = Multiply(backend(), input, 0, shape.tokens, *weight);
 
-  for (const int size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 30}) {
+  for (const int size :
+       {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 30, 31, 32, 33, 47, 48, 49, 60}) {
     for (int first = 0; first < shape.tokens; first += size) {
       const int count = std::min(size, shape.tokens - first);
       const std::vector<float> part = Multiply(backend(), input, first, count, *weight);

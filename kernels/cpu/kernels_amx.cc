@@ -1,0 +1,21 @@
+#include "kernels/cpu/amx_matmul.h"
+#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/vector_avx512bf16.h"
+
+namespace baton {
+namespace {
+
+constexpr KernelTable MakeAmxTable() {
+  KernelTable table = MakeKernelTable<VectorAvx512Bf16>("cpu-amx");
+  table.mat_mul_panels = AmxMatMulPanels;
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& AmxKernels() {
+  static constexpr KernelTable kTable = MakeAmxTable();
+  return kTable;
+}
+
+}  // namespace baton
