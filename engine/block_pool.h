@@ -13,9 +13,9 @@ namespace baton {
 
 class BlockPool;
 
-// A pin on a list of blocks, in sequence order. Move-only; destruction unpins. A block with several
-// leases returns to the pool when the last one goes: the request and a transfer in flight each hold
-// their own.
+// A pin on a list of blocks, in sequence order. Move-only; destruction unpins, last block first. A
+// block with several leases returns to the pool when the last one goes: the request and a transfer
+// in flight each hold their own.
 //
 // Not thread-safe: made, changed and destroyed only on the thread that uses the pool.
 class BlockLease {
@@ -30,14 +30,16 @@ class BlockLease {
 
   std::span<const BlockId> blocks() const { return blocks_; }
   int size() const { return static_cast<int>(blocks_.size()); }
-  // When the first of these blocks was taken from the pool, counted in leases; no two leases of a
-  // pool's life share it.
+  // When this lease was made, counted in leases; no two leases of a pool's life share it, but a
+  // lease and what was shared from it.
   std::uint64_t generation() const { return generation_; }
 
   // A second pin on the same blocks.
   BlockLease Share() const;
   // Takes over the blocks of `more`, behind its own. Both must be of one pool.
   void Append(BlockLease more);
+  // Holds `block`, which must be pinned or kept, instead of its block at `index`.
+  void Replace(int index, BlockId block);
   // Unpins all but the first `count` blocks.
   void Truncate(int count);
   void Release() { Truncate(0); }
@@ -52,9 +54,24 @@ class BlockLease {
   std::vector<BlockId> blocks_;
 };
 
+// Whoever wants a block's content kept after the last pin has gone: the prefix cache.
+class BlockKeeper {
+ public:
+  virtual ~BlockKeeper() = default;
+  // Nobody pins the block any more. True: it is kept, and counts as free all the same.
+  virtual bool Keep(BlockId block) = 0;
+  // A kept block is pinned again.
+  virtual void OnPinned(BlockId block) = 0;
+  // The pool needs a block: gives up the least useful kept one, and every kept one that is worth
+  // nothing without it. REQUIRES: one is kept.
+  virtual std::vector<BlockId> GiveUp() = 0;
+};
+
 // Hands out the 16-token blocks of the KV pool by number; the memory itself is the backend's.
 //
-// A block is free or leased, never both. Blocks reach callers only through BlockLease.
+// A block is free, leased or kept, never two of these. A kept block has content that somebody may
+// ask for again; it is handed out when no free one is left. Blocks reach callers only through
+// BlockLease.
 //
 // Not thread-safe: used only by the engine thread.
 class BlockPool {
@@ -63,24 +80,37 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  int total() const { return static_cast<int>(pins_.size()); }
-  int free() const { return static_cast<int>(free_.size()); }
+  // Borrowed; outlives every lease. Null: nothing is kept. Call before the first lease.
+  void SetKeeper(BlockKeeper* keeper) { keeper_ = keeper; }
 
-  // `count` blocks, or nothing at all.
+  int total() const { return static_cast<int>(states_.size()); }
+  int free() const { return static_cast<int>(free_.size()) + kept_; }  // kept ones among them
+  int kept() const { return kept_; }
+  bool IsPinned(BlockId block) const { return states_.at(block.value()).pins > 0; }
+
+  // `count` blocks with no content, or nothing at all.
   std::optional<BlockLease> Lease(int count);
+  // A pin on blocks with content. REQUIRES: each is pinned or kept.
+  BlockLease Pin(std::span<const BlockId> blocks);
 
-  // free + leased = total, no block in two places, every free block unpinned. INTERNAL naming the
-  // first block that breaks a rule.
+  // free + leased + kept = total, no block in two places, no pin on a free or kept block. INTERNAL
+  // naming the first block that breaks a rule.
   absl::Status CheckInvariants() const;
 
  private:
   friend class BlockLease;
-  void Pin(BlockId block);
+  struct State {
+    std::uint32_t pins = 0;  // leases that hold the block
+    bool kept = false;
+  };
+  void PinOne(BlockId block);
   void Unpin(BlockId block);
 
-  std::vector<std::uint32_t> pins_;  // [blocks] leases that hold the block
+  BlockKeeper* keeper_ = nullptr;  // not owned
+  std::vector<State> states_;      // [blocks]
   std::vector<BlockId>
       free_;  // last in, first out: a block that is still in the processor's caches comes first
+  int kept_ = 0;
   std::uint64_t generation_ = 0;
 };
 
