@@ -16,34 +16,11 @@ namespace {
 constexpr Duration kIdleTick = std::chrono::milliseconds(100);
 constexpr Duration kEmptyTick = std::chrono::seconds(1);  // no sequence, no deadline
 
+// Waiting sequences that one step looks at. Few are admitted in a step, and each is looked up in
+// the prefix cache.
+constexpr int kCandidates = 8;
+
 }  // namespace
-
-struct Engine::Sequence {
-  SequenceId id;
-  SequenceRequest request;
-  SequencePhase phase = SequencePhase::kWaiting;
-  bool importing = false;       // admission leads to kImporting
-  std::vector<TokenId> tokens;  // prompt, then output
-  int computed = 0;             // of these, in the KV pool
-  BlockLease lease;
-  std::vector<SelectedToken> prompt_logprobs;  // of tokens 1, 2, ... of the prompt so far
-  bool ended = false;
-  TimePoint submitted;
-  std::optional<TimePoint> admitted;
-  SequenceEnd end;
-
-  int known() const { return static_cast<int>(tokens.size()); }
-  int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
-  int output_tokens() const { return known() - prompt_tokens(); }
-  bool wants_prompt_logprobs() const { return request.prompt_logprobs && output_tokens() == 0; }
-  // Whether the row of token `position` is to give the log probability of the one after it. After a
-  // preemption the first ones are there already.
-  bool WantsPromptLogprob(int position) const {
-    return wants_prompt_logprobs() && position + 1 < prompt_tokens() &&
-           position >= static_cast<int>(prompt_logprobs.size());
-  }
-  bool preemptible() const { return request.kind != SequenceKind::kPrefillOnly && !importing; }
-};
 
 PinnedBlocks::~PinnedBlocks() {
   if (lease_.size() > 0) {
@@ -94,6 +71,7 @@ Engine::Engine(const EngineOptions& options,
                  .rope_base = config_.rope_base,
                  .rms_epsilon = config_.rms_epsilon}),
       pool_(pool_view_.blocks),
+      cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool_) : nullptr),
       mailbox_(static_cast<std::size_t>(4 * (options.max_waiting + options.limits.max_sequences))) {
   PublishLoad();
   thread_ = std::jthread([this] { Run(); });
@@ -133,7 +111,13 @@ absl::StatusOr<SequenceId> Engine::Submit(SequenceRequest request) {
   sequence->importing = request.kind == SequenceKind::kImport;
   sequence->tokens = request.prompt;
   sequence->submitted = options_.clock->Now();
+  if (options_.prefix_cache) {
+    sequence->hashes.push_back(RootHash({.model_fingerprint = identity_.model_fingerprint,
+                                         .tokenizer_fingerprint = identity_.tokenizer_fingerprint,
+                                         .cache_salt = request.cache_salt}));
+  }
   sequence->request = std::move(request);
+  sequence->BlockHashes();  // on this thread, not on the engine's
   const SequenceId id = sequence->id;
   const absl::Status posted = mailbox_.Push(
       [this, added = std::move(sequence)]() mutable { sequences_.push_back(std::move(added)); });
@@ -179,6 +163,7 @@ void Engine::Adopt(SequenceId id) {
     sequence.importing = false;
     sequence.phase = SequencePhase::kRunning;
     sequence.computed = sequence.prompt_tokens();
+    RegisterBlocks(sequence);
   });
 }
 
@@ -254,7 +239,11 @@ void Engine::HandleMessages() {
   const bool busy = HasWork();
   if (sequences_.empty() && !idle_checked_) {
     idle_checked_ = true;
-    if (const absl::Status status = pool_.CheckInvariants(); !status.ok()) {
+    absl::Status status = pool_.CheckInvariants();
+    if (cache_ != nullptr) {
+      status.Update(cache_->CheckInvariants());
+    }
+    if (!status.ok()) {
       LogEvent(LogLevel::kError, "pool.invariant_broken", {{"status", status}});
     }
   }
@@ -286,20 +275,7 @@ void Engine::Step() {
   if (options_.profile != nullptr) {
     options_.profile->Reset();
   }
-  std::vector<SequenceView> views;
-  for (const auto& sequence : sequences_) {
-    if (!sequence->ended) {
-      views.push_back({.id = sequence->id,
-                       .phase = sequence->phase,
-                       .tokens = sequence->known(),
-                       .computed = sequence->computed,
-                       .blocks = sequence->lease.size(),
-                       .preemptible = sequence->preemptible(),
-                       .prompt_logprobs = sequence->wants_prompt_logprobs(),
-                       .imports = sequence->importing});
-    }
-  }
-  const StepPlan plan = PlanStep(options_.limits, pool_.free(), views);
+  const StepPlan plan = PlanStep(options_.limits, pool_.free(), MakeViews());
   Apply(plan);
   NotePlan(plan);
   if (!plan.rows.empty()) {
@@ -314,6 +290,79 @@ void Engine::Step() {
   ReportStep();
 }
 
+std::vector<SequenceView> Engine::MakeViews() {
+  // Blocks that some sequence is computing now: who could share them waits until they are there.
+  absl::flat_hash_set<PrefixHash> coming;
+  const auto note_coming = [&coming](Sequence& sequence, std::size_t from) {
+    const std::span<const PrefixHash> hashes = sequence.BlockHashes();
+    coming.insert(hashes.begin() + static_cast<std::ptrdiff_t>(std::min(from, hashes.size())),
+                  hashes.end());
+  };
+  const bool anyone_waits =
+      std::ranges::any_of(sequences_, [](const auto& each) { return each->may_share(); });
+  for (const auto& sequence : sequences_) {
+    if (anyone_waits && !sequence->ended && sequence->prefills()) {
+      note_coming(*sequence, static_cast<std::size_t>(sequence->computed / kBlockTokens));
+    }
+  }
+  std::vector<SequenceView> views;
+  int candidates = 0;
+  for (const auto& sequence : sequences_) {
+    if (sequence->ended) {
+      continue;
+    }
+    if (sequence->may_share()) {
+      if (candidates == kCandidates || !FindHit(*sequence, coming)) {
+        continue;
+      }
+      ++candidates;
+      if (!sequence->importing) {
+        note_coming(*sequence, sequence->hit.shared.size());
+      }
+    }
+    views.push_back(ViewOf(*sequence));
+  }
+  return views;
+}
+
+// False when the sequence is better left waiting.
+bool Engine::FindHit(Sequence& sequence, const absl::flat_hash_set<PrefixHash>& coming) {
+  const Sequence* leader = nullptr;
+  if (sequence.request.fork_of.has_value() && sequence.output_tokens() == 0) {
+    leader = Find(*sequence.request.fork_of);
+    if (leader != nullptr && !leader->ended && !leader->holds_prompt()) {
+      return false;
+    }
+  }
+  sequence.hit = FindPrefix(sequence, cache_.get(), leader);
+  if (sequence.importing || sequence.wants_prompt_logprobs()) {
+    return true;
+  }
+  const std::span<const PrefixHash> hashes = sequence.BlockHashes();
+  const std::size_t next = sequence.hit.shared.size();
+  return sequence.hit.copied.has_value() || next >= hashes.size() || !coming.contains(hashes[next]);
+}
+
+SequenceView Engine::ViewOf(const Sequence& sequence) const {
+  SequenceView view{.id = sequence.id,
+                    .phase = sequence.phase,
+                    .tokens = sequence.known(),
+                    .computed = sequence.computed,
+                    .blocks = sequence.lease.size(),
+                    .preemptible = sequence.preemptible(),
+                    .prompt_logprobs = sequence.wants_prompt_logprobs(),
+                    .imports = sequence.importing};
+  if (sequence.may_share()) {
+    const PrefixHit& hit = sequence.hit;
+    const auto is_idle = [this](BlockId block) { return !pool_.IsPinned(block); };
+    view.computed = hit.tokens;
+    view.cached_blocks = static_cast<int>(hit.shared.size());
+    view.idle_cached_blocks = static_cast<int>(std::ranges::count_if(hit.shared, is_idle)) +
+                              (hit.copied.has_value() && is_idle(*hit.copied) ? 1 : 0);
+  }
+  return view;
+}
+
 void Engine::Apply(const StepPlan& plan) {
   for (const SequenceId id : plan.preempt) {
     Sequence& sequence = *Find(id);
@@ -321,27 +370,50 @@ void Engine::Apply(const StepPlan& plan) {
              {{"request", sequence.request.request_id}, {"computed", sequence.computed}});
     sequence.lease.Release();
     sequence.computed = 0;
+    sequence.registered = 0;
     sequence.phase = SequencePhase::kWaiting;
+  }
+  // Before anything is leased: that may cost the cache blocks which nobody pins.
+  std::vector<BlockLease> hits;
+  for (const StepPlan::Blocks& admit : plan.admit) {
+    hits.push_back(PinHit(*Find(admit.id)));
   }
   for (const StepPlan::Blocks& grow : plan.grow) {
     std::optional<BlockLease> more = pool_.Lease(grow.count);
     BATON_CHECK(more.has_value());
     Find(grow.id)->lease.Append(*std::move(more));
   }
-  for (const StepPlan::Blocks& admit : plan.admit) {
-    Admit(*Find(admit.id), admit.count);
+  for (std::size_t i = 0; i < plan.admit.size(); ++i) {
+    Admit(*Find(plan.admit[i].id), plan.admit[i].count, std::move(hits[i]));
   }
 }
 
-void Engine::Admit(Sequence& sequence, int blocks) {
-  std::optional<BlockLease> lease = pool_.Lease(blocks);
-  BATON_CHECK(lease.has_value());
+BlockLease Engine::PinHit(const Sequence& sequence) {
+  if (!sequence.may_share()) {
+    return {};
+  }
+  std::vector<BlockId> blocks = sequence.hit.shared;
+  if (sequence.hit.copied.has_value()) {
+    blocks.push_back(*sequence.hit.copied);
+  }
+  return pool_.Pin(blocks);
+}
+
+void Engine::Admit(Sequence& sequence, int blocks, BlockLease hit) {
+  std::optional<BlockLease> fresh = pool_.Lease(blocks);
+  BATON_CHECK(fresh.has_value());
+  if (sequence.may_share()) {
+    TakeHit(sequence, std::move(hit), *fresh);
+  }
   const int valid_blocks = sequence.lease.size();
-  sequence.lease.Append(*std::move(lease));
+  sequence.lease.Append(*std::move(fresh));
   sequence.phase = sequence.importing ? SequencePhase::kImporting : SequencePhase::kRunning;
   if (!sequence.admitted.has_value()) {
     sequence.admitted = options_.clock->Now();
     sequence.end.queue = *sequence.admitted - sequence.submitted;
+    sequence.end.cached_tokens = sequence.hit.tokens;
+    prefix_query_tokens_ += static_cast<std::uint64_t>(sequence.prompt_tokens());
+    prefix_hit_tokens_ += static_cast<std::uint64_t>(sequence.hit.tokens);
   }
   const bool shares_blocks =
       sequence.importing || sequence.request.kind == SequenceKind::kPrefillOnly;
@@ -349,6 +421,39 @@ void Engine::Admit(Sequence& sequence, int blocks) {
     BlockLease pin = sequence.lease.Share();
     pin.Truncate(BlocksForTokens(sequence.prompt_tokens()));
     sequence.request.hooks->OnAdmitted(PinnedBlocks(*this, std::move(pin)), valid_blocks);
+  }
+}
+
+// Begins the sequence's lease with the pinned blocks of its hit; the copied one's content goes to
+// the first of `fresh`.
+void Engine::TakeHit(Sequence& sequence, BlockLease hit, const BlockLease& fresh) {
+  sequence.computed = sequence.hit.tokens;
+  sequence.registered = static_cast<int>(sequence.hit.shared.size());
+  if (sequence.hit.copied.has_value()) {
+    const std::size_t bytes = identity_.kv.block_bytes();
+    const absl::Status copied =
+        backend_.Copy({.destination = pool_base() + fresh.blocks()[0].value() * bytes,
+                       .source = pool_base() + sequence.hit.copied->value() * bytes,
+                       .bytes = bytes,
+                       .direction = CopyDirection::kDeviceToDevice});
+    if (!copied.ok()) {
+      // Only this block's tokens have to be computed.
+      LogEvent(LogLevel::kError, "block.copy_failed", {{"status", copied}});
+      sequence.computed = sequence.registered * kBlockTokens;
+    }
+    hit.Truncate(sequence.registered);
+  }
+  sequence.lease = std::move(hit);
+}
+
+void Engine::RegisterBlocks(Sequence& sequence) {
+  if (cache_ == nullptr) {
+    return;
+  }
+  const std::span<const PrefixHash> hashes = sequence.BlockHashes();
+  for (const int final = sequence.computed / kBlockTokens; sequence.registered < final;
+       ++sequence.registered) {
+    cache_->Register(sequence.lease, sequence.registered, hashes, sequence.tokens);
   }
 }
 
@@ -454,6 +559,7 @@ void Engine::FinishStep(const StepPlan& plan,
     prefilled_tokens_ += static_cast<std::uint64_t>(in_prompt);
     step_.prefilled_tokens += in_prompt;
     sequence.computed += rows.count;
+    RegisterBlocks(sequence);
   }
   std::vector<SampleRow> rows;
   for (const LogitRow& row : wanted) {
@@ -491,6 +597,7 @@ void Engine::Replace(Sequence& sequence, int valid_blocks) {
   sequence.lease.Truncate(std::min(valid_blocks, sequence.lease.size()));
   // At least one token is left to compute: the next one is sampled from it.
   sequence.computed = std::min(sequence.lease.size() * kBlockTokens, sequence.known() - 1);
+  sequence.registered = std::min(sequence.registered, sequence.lease.size());
   sequence.phase = SequencePhase::kWaiting;
 }
 
@@ -564,8 +671,11 @@ void Engine::ReportStep() {
 void Engine::PublishLoad() {
   EngineLoad load{.total_blocks = pool_.total(),
                   .free_blocks = pool_.free(),
+                  .cached_blocks = pool_.kept(),
                   .prefilled_tokens = prefilled_tokens_,
-                  .decoded_tokens = decoded_tokens_};
+                  .decoded_tokens = decoded_tokens_,
+                  .prefix_query_tokens = prefix_query_tokens_,
+                  .prefix_hit_tokens = prefix_hit_tokens_};
   for (const auto& sequence : sequences_) {
     (sequence->phase == SequencePhase::kWaiting ? load.waiting : load.running) += 1;
   }

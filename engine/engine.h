@@ -19,6 +19,8 @@
 #include "common/kv_layout.h"
 #include "common/mailbox.h"
 #include "engine/block_pool.h"
+#include "engine/live_sequence.h"
+#include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -33,7 +35,8 @@ namespace baton {
 struct EngineOptions {
   std::size_t kv_pool_bytes = std::size_t{2} << 30;
   SchedulerLimits limits;
-  int max_waiting = 1024;  // submitted and not admitted; one more is refused
+  int max_waiting = 1024;    // submitted and not admitted; one more is refused
+  bool prefix_cache = true;  // keep finished blocks for prompts that begin like them
   const Clock* clock = &Clock::System();
   // Borrowed, must outlive the engine.
   std::vector<StepObserver*> step_observers;
@@ -45,11 +48,14 @@ struct EngineOptions {
 // Snapshot of an engine's pool and load.
 struct EngineLoad {
   int total_blocks = 0;
-  int free_blocks = 0;
+  int free_blocks = 0;    // cached ones that nobody pins among them
+  int cached_blocks = 0;  // hold content, nobody pins them
   int waiting = 0;
   int running = 0;                     // admitted, importing ones included
   std::uint64_t prefilled_tokens = 0;  // prompt tokens computed since start, recomputation included
   std::uint64_t decoded_tokens = 0;    // tokens sampled since start
+  std::uint64_t prefix_query_tokens = 0;  // prompt tokens looked up in the prefix cache
+  std::uint64_t prefix_hit_tokens = 0;    // of these, found
 };
 
 // Runs sequences of one model on one backend: one thread owns pool, sequences and scheduler, and
@@ -105,7 +111,7 @@ class Engine {
 
  private:
   using Message = absl::AnyInvocable<void()>;
-  struct Sequence;
+  using Sequence = LiveSequence;
 
   Engine(const EngineOptions& options,
          const Checkpoint& checkpoint,
@@ -121,7 +127,13 @@ class Engine {
   void EndOverdue();
   void Step();
   void Apply(const StepPlan& plan);
-  void Admit(Sequence& sequence, int blocks);
+  std::vector<SequenceView> MakeViews();
+  bool FindHit(Sequence& sequence, const absl::flat_hash_set<PrefixHash>& coming);
+  SequenceView ViewOf(const Sequence& sequence) const;
+  BlockLease PinHit(const Sequence& sequence);
+  void Admit(Sequence& sequence, int blocks, BlockLease hit);
+  void TakeHit(Sequence& sequence, BlockLease hit, const BlockLease& fresh);
+  void RegisterBlocks(Sequence& sequence);
   void Compute(const StepPlan& plan);
   bool IsAbandoned(const StepPlan& plan);
   // A row of a step's batch whose logits are wanted.
@@ -157,9 +169,12 @@ class Engine {
 
   // Engine thread only.
   BlockPool pool_;
+  std::unique_ptr<PrefixCache> cache_;                // null when switched off
   std::vector<std::unique_ptr<Sequence>> sequences_;  // oldest first
   std::uint64_t prefilled_tokens_ = 0;
   std::uint64_t decoded_tokens_ = 0;
+  std::uint64_t prefix_query_tokens_ = 0;
+  std::uint64_t prefix_hit_tokens_ = 0;
   StepStatistics step_;  // of the step under way
   bool idle_checked_ = true;
 

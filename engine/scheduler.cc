@@ -20,19 +20,31 @@ class Planner {
 
   StepPlan Make() {
     PlanDecodeRows();
-    PlanPrefillChunks();
     PlanAdmissions();
+    PlanPrefillChunks();
     return std::move(plan_);
   }
 
  private:
+  struct Candidate : SequenceView {
+    explicit Candidate(const SequenceView& view) : SequenceView(view) {}
+    bool admitted_now = false;
+  };
+
   static bool Decodes(const SequenceView& sequence) {
     return sequence.phase == SequencePhase::kRunning && sequence.tokens - sequence.computed == 1;
   }
 
+  // With one token left, all others found in the cache, a sequence just admitted counts too: it
+  // came too late for this step's decode rows.
+  static bool Prefills(const Candidate& sequence) {
+    return sequence.phase == SequencePhase::kRunning &&
+           (sequence.admitted_now || !Decodes(sequence));
+  }
+
   void PlanDecodeRows() {
     for (std::size_t i = 0; i < sequences_.size() && budget_ > 0; ++i) {
-      SequenceView& sequence = sequences_[i];
+      Candidate& sequence = sequences_[i];
       if (!Decodes(sequence) || (NeedsBlock(sequence) && !MakeRoomFor(i))) {
         continue;
       }
@@ -70,39 +82,64 @@ class Planner {
     }
   }
 
+  // A running sequence holds the blocks of all its known tokens, so a chunk never needs one.
   void PlanPrefillChunks() {
-    for (const SequenceView& sequence : sequences_) {
-      if (sequence.phase == SequencePhase::kRunning && !Decodes(sequence)) {
-        PlanChunk(sequence);
+    struct Chunk {
+      const SequenceView* sequence;
+      int left;
+      int count = 0;
+    };
+    std::vector<Chunk> chunks;  // oldest first
+    for (const Candidate& sequence : sequences_) {
+      if (Prefills(sequence)) {
+        chunks.push_back({&sequence, sequence.tokens - sequence.computed});
       }
     }
-  }
-
-  // A running sequence holds the blocks of all its known tokens, so a chunk never needs one.
-  void PlanChunk(const SequenceView& sequence) {
-    int count = std::min(budget_, sequence.tokens - sequence.computed);
-    if (sequence.prompt_logprobs) {
-      count = std::min(count, logprob_budget_);
-      logprob_budget_ -= count;
+    if (chunks.empty()) {
+      return;
     }
-    if (count > 0) {
-      plan_.rows.push_back({sequence.id, count});
+    const auto give = [this](Chunk& chunk, int most) {
+      int count = std::min({most, budget_, chunk.left});
+      if (chunk.sequence->prompt_logprobs) {
+        count = std::min(count, logprob_budget_);
+        logprob_budget_ -= count;
+      }
+      chunk.count += count;
+      chunk.left -= count;
       budget_ -= count;
+    };
+    give(chunks.front(), (budget_ + 1) / 2);
+    std::vector<Chunk*> shortest_first;
+    for (Chunk& chunk : chunks) {
+      shortest_first.push_back(&chunk);
+    }
+    std::ranges::stable_sort(shortest_first, {}, &Chunk::left);
+    for (Chunk* chunk : shortest_first) {
+      give(*chunk, budget_);
+    }
+    for (const Chunk& chunk : chunks) {
+      if (chunk.count > 0) {
+        plan_.rows.push_back({chunk.sequence->id, chunk.count});
+      }
     }
   }
 
   void PlanAdmissions() {
-    int admitted = static_cast<int>(std::count_if(
-        sequences_.begin(), sequences_.end(),
-        [](const SequenceView& sequence) { return sequence.phase != SequencePhase::kWaiting; }));
+    auto admitted = std::ranges::count_if(sequences_, [](const Candidate& sequence) {
+      return sequence.phase != SequencePhase::kWaiting;
+    });
+    auto prefills = std::ranges::count_if(sequences_, Prefills);
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      const SequenceView& sequence = sequences_[i];
+      Candidate& sequence = sequences_[i];
       if (sequence.phase != SequencePhase::kWaiting) {
         continue;
       }
-      const int needed = BlocksForTokens(sequence.tokens) - sequence.blocks;
+      const int leased =
+          BlocksForTokens(sequence.tokens) - sequence.blocks - sequence.cached_blocks;
+      const int needed = leased + sequence.idle_cached_blocks;
+      const bool may_start = sequence.imports || prefills < limits_.max_prefills;
       // Blocks freed by a preemption in this step are meant for the sequence that asked for them.
-      if (admitted >= limits_.max_sequences || !plan_.preempt.empty() ||
+      if (admitted >= limits_.max_sequences || !may_start || !plan_.preempt.empty() ||
           needed + admitted > free_blocks_) {
         for (std::size_t j = sequences_.size();
              admitted == 0 && needed > free_blocks_ && j-- > i + 1;) {
@@ -110,12 +147,13 @@ class Planner {
         }
         return;
       }
-      plan_.admit.push_back({sequence.id, needed});
+      plan_.admit.push_back({sequence.id, leased});
       free_blocks_ -= needed;
       ++admitted;
-      if (!sequence.imports) {
-        PlanChunk(sequence);
-      }
+      prefills += sequence.imports ? 0 : 1;
+      sequence.phase = sequence.imports ? SequencePhase::kImporting : SequencePhase::kRunning;
+      sequence.blocks += leased + sequence.cached_blocks;
+      sequence.admitted_now = true;
     }
   }
 
@@ -123,7 +161,7 @@ class Planner {
   int free_blocks_;
   int budget_;
   int logprob_budget_;
-  std::vector<SequenceView> sequences_;
+  std::vector<Candidate> sequences_;
   StepPlan plan_;
 };
 

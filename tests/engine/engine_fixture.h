@@ -179,13 +179,15 @@ struct TestEngine {
 
 inline TestEngine MakeEngine(const Checkpoint& checkpoint,
                              int pool_blocks,
-                             SchedulerLimits limits = {}) {
+                             SchedulerLimits limits = {},
+                             bool prefix_cache = true) {
   TestEngine test{.backend = MakeBackend()};
   const ModelConfig& config = checkpoint.config();
   const KvLayout layout = test.backend->LayoutFor(config.layers, config.kv_heads, config.head_dim);
   auto engine =
       Engine::Create({.kv_pool_bytes = static_cast<std::size_t>(pool_blocks) * layout.block_bytes(),
-                      .limits = limits},
+                      .limits = limits,
+                      .prefix_cache = prefix_cache},
                      checkpoint, *test.backend);
   EXPECT_TRUE(engine.ok()) << engine.status();
   test.engine = *std::move(engine);

@@ -55,6 +55,53 @@ TEST(Scheduler, DecodeRowsGoBeforeAnyPrefillChunk) {
   EXPECT_THAT(plan.rows, ElementsAre(Is(2, 1), Is(3, 1), Is(1, 30)));
 }
 
+// Half of the budget is the oldest prompt's; the other half goes where it ends a wait soonest.
+TEST(Scheduler, AShortPromptDoesNotWaitForALongOneNorTheOtherWayRound) {
+  const std::vector<SequenceView> state = {Running(1, 500, 0), Running(2, 100, 0),
+                                           Running(3, 14, 4)};
+  EXPECT_THAT(PlanStep(kLimits, 10, state).rows, ElementsAre(Is(1, 16), Is(2, 6), Is(3, 10)));
+  const std::vector<SequenceView> equals = {Running(1, 100, 0), Running(2, 100, 0)};
+  EXPECT_THAT(PlanStep(kLimits, 10, equals).rows, ElementsAre(Is(1, 32)));
+}
+
+TEST(Scheduler, FewPromptsAreComputedAtOnce) {
+  SchedulerLimits limits = kLimits;
+  limits.max_prefills = 2;
+  const std::vector<SequenceView> state = {Running(1, 500, 0), Waiting(2, 20), Waiting(3, 20)};
+  EXPECT_THAT(PlanStep(limits, 10, state).admit, ElementsAre(Is(2, 2)));
+}
+
+TEST(Scheduler, CachedBlocksAreNotLeasedAndTheirTokensNotComputed) {
+  SequenceView cached = Waiting(1, 40);
+  cached.computed = 32;
+  cached.cached_blocks = 2;
+  const StepPlan plan = PlanStep(kLimits, 1, std::vector<SequenceView>{cached});
+  EXPECT_THAT(plan.admit, ElementsAre(Is(1, 1)));
+  EXPECT_THAT(plan.rows, ElementsAre(Is(1, 8)));
+  cached.idle_cached_blocks = 2;  // they count as free until it takes them
+  EXPECT_THAT(PlanStep(kLimits, 2, std::vector<SequenceView>{cached}).admit, IsEmpty());
+  EXPECT_THAT(PlanStep(kLimits, 3, std::vector<SequenceView>{cached}).admit, ElementsAre(Is(1, 1)));
+}
+
+// T23: one token is left of a prompt that is cached as a whole.
+TEST(Scheduler, AWholeHitGetsItsRowInTheStepThatAdmitsIt) {
+  SequenceView cached = Waiting(2, 32);
+  cached.computed = 31;
+  cached.cached_blocks = 1;
+  const std::vector<SequenceView> state = {Running(1, 20, 19), cached};
+  const StepPlan plan = PlanStep(kLimits, 4, state);
+  EXPECT_THAT(plan.admit, ElementsAre(Is(2, 1)));
+  EXPECT_THAT(plan.rows, ElementsAre(Is(1, 1), Is(2, 1)));
+}
+
+TEST(Scheduler, RowsOfLogitsForPromptTokensAreBounded) {
+  SchedulerLimits limits = kLimits;
+  limits.max_logprob_rows = 8;
+  std::vector<SequenceView> state = {Running(1, 100, 0), Running(2, 100, 0), Running(3, 100, 0)};
+  state[0].prompt_logprobs = state[1].prompt_logprobs = true;
+  EXPECT_THAT(PlanStep(limits, 10, state).rows, ElementsAre(Is(1, 8), Is(3, 24)));
+}
+
 TEST(Scheduler, NobodyOvertakesTheHeadOfTheQueue) {
   const std::vector<SequenceView> state = {Waiting(1, 160), Waiting(2, 1)};
   const StepPlan plan = PlanStep(kLimits, 9, state);
