@@ -1,0 +1,16 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace baton {
+
+// The `count` cores of those that this process may use which were idlest over the last moments
+// (this takes a fifth of a second); all of them when there are fewer.
+std::vector<int> IdlestCores(int count);
+
+// Keeps every thread of this process, and what it starts from now on, on these cores.
+absl::Status PinProcess(const std::vector<int>& cores);
+
+}  // namespace baton
