@@ -170,7 +170,8 @@ EngineRounds::MeasuredLimits EngineRounds::MeasureLimits(int threads) const {
 // Enough for every figure, with room for streams that run on while others start.
 std::size_t EngineRounds::PoolBytes() const {
   constexpr int kSpareTokens = 64;
-  double tokens = 0;
+  double tokens =
+      std::max(options_.max_batch_tokens, kLongStepTokens) + kSpareTokens;  // warming up
   for (const Figure& figure : options_.figures) {
     const double streams = figure.kind == FigureKind::kPrefill ? 1 : figure.decode.streams;
     tokens = std::max(tokens, streams * (figure.sequence_tokens() + kSpareTokens));

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "bench/machine_limits.h"
 #include "common/status_macros.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -57,6 +59,19 @@ class StampingSink final : public TokenSink {
   std::vector<Stamp> stamps_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Holds the engine thread at its first token until it is let go, so that requests submitted
+// meanwhile start together. Thread-safe.
+class HoldingSink final : public TokenSink {
+ public:
+  void OnToken(const SelectedToken&) override { let_go_.WaitForNotification(); }
+  void OnEnd(const SequenceEnd&) override {}
+
+  void LetGo() { let_go_.Notify(); }
+
+ private:
+  absl::Notification let_go_;
 };
 
 SequenceRequest GreedyRequest(std::vector<TokenId> prompt,
@@ -112,7 +127,10 @@ absl::StatusOr<Timing> EngineRunner::MeasurePrefill(int tokens) {
 }
 
 absl::StatusOr<Timing> EngineRunner::MeasureDecode(const DecodeShape& shape) {
-  const int depth = std::max(shape.depth, 1);  // a prompt has at least a token
+  const int depth = std::max(shape.depth, 1);         // a prompt has at least a token
+  const auto hold = std::make_shared<HoldingSink>();  // shared: the engine holds it too
+  RETURN_IF_ERROR(engine_->Submit(GreedyRequest(RandomPrompt(1), 1, hold)).status());
+  absl::Cleanup let_go = [&hold] { hold->LetGo(); };
   // Steps until the last prompt is in, in which the others go on: all streams must outlast them.
   const int start_steps =
       2 + shape.streams * depth / std::max(1, max_batch_tokens_ - shape.streams);
@@ -123,6 +141,7 @@ absl::StatusOr<Timing> EngineRunner::MeasureDecode(const DecodeShape& shape) {
     RETURN_IF_ERROR(
         engine_->Submit(GreedyRequest(RandomPrompt(depth), max_tokens, sinks.back())).status());
   }
+  std::move(let_go).Invoke();
   std::vector<std::vector<Stamp>> streams;
   for (const auto& sink : sinks) {
     ASSIGN_OR_RETURN(std::vector<Stamp> stamps, sink->Wait());
