@@ -204,7 +204,7 @@ nlohmann::ordered_json ToJson(const EngineReport& report) {
   return {{"results", std::move(results)},
           {"worker", WorkerJson(report)},
           {"model", report.model},
-          {"isa", report.isa},
+          {"isa", report.isa.empty() ? Json(nullptr) : Json(report.isa)},
           {"max_batch_tokens", report.max_batch_tokens},
           {"peer", report.has_peer ? Json("llama.cpp") : Json(nullptr)},
           {"seconds", report.seconds}};

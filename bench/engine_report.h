@@ -33,7 +33,7 @@ struct FigureResult {
 // What a run of engine-bench found.
 struct EngineReport {
   std::string model;
-  std::string isa;  // of the code path that was measured
+  std::string isa;  // of the code path that was measured; empty: no figure was
   int max_batch_tokens = 0;
   double seconds = 0;  // that the run took
   bool has_peer = false;
