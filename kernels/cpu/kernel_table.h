@@ -43,7 +43,7 @@ struct AttentionTile {
   const float* cosines = nullptr;  // [positions, D/2]
   const float* sines = nullptr;    // [positions, D/2]
   float scale = 0;
-  float* scratch = nullptr;  // AttentionScratchFloats(), aligned to 64 bytes
+  float* scratch = nullptr;  // attention_scratch_floats(), aligned to 64 bytes
 };
 
 // One layer of one block holds, for each key/value head, K as [D/2][16 tokens][2] and V as [8 token
@@ -56,9 +56,6 @@ inline constexpr std::size_t HeadBytes(int head_dim) {
   return 2 * KeyBytes(head_dim);
 }
 
-// Scratch memory of a tile of `rows` rows, queries times group.
-std::size_t AttentionScratchFloats(int rows, int head_dim);
-
 // The kernels of one instruction set. Everything a thread passes in is its own; no function keeps
 // state.
 struct KernelTable {
@@ -66,6 +63,9 @@ struct KernelTable {
 
   void (*mat_mul_panels)(const MatMulPanels& panels);
   void (*attention_tile)(const AttentionTile& tile);
+  // Rows of a tile, queries times group, that suit it; more only where one query has more.
+  int attention_rows;
+  std::size_t (*attention_scratch_floats)(int rows, int head_dim);
 
   // output = input / rms(input) * weight
   void (*rms_norm_row)(

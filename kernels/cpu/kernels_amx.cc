@@ -1,3 +1,4 @@
+#include "kernels/cpu/amx_attention.h"
 #include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpu/vector_avx512bf16.h"
@@ -8,6 +9,9 @@ namespace {
 constexpr KernelTable MakeAmxTable() {
   KernelTable table = MakeKernelTable<VectorAvx512Bf16>("cpu-amx");
   table.mat_mul_panels = AmxMatMulPanels;
+  table.attention_tile = AmxAttendTile;
+  table.attention_rows = kAmxAttentionRows;
+  table.attention_scratch_floats = AmxAttentionScratchFloats;
   return table;
 }
 

@@ -6,10 +6,6 @@
 namespace baton {
 namespace {
 
-// Rows (query heads) of one tile: enough to read each key from the cache once for many, few enough
-// to keep accumulators and scores in the first cache.
-constexpr int kTileRows = 24;
-
 std::size_t RoundUpToLine(std::size_t floats) {
   return (floats + 15) / 16 * 16;
 }
@@ -33,15 +29,6 @@ std::size_t BlockStride(const KvPoolView& pool) {
 }
 
 }  // namespace
-
-std::size_t AttentionScratchFloats(int rows, int head_dim) {
-  const auto r = static_cast<std::size_t>(rows);
-  const auto d = static_cast<std::size_t>(head_dim);
-  // acc, scores, sums, maxima and rescale, query words, weight words: as tile_attention.h takes
-  // them.
-  return r * RoundUpToLine(d) + r * 64 + r * 16 + 2 * RoundUpToLine(r) +
-         RoundUpToLine(r * (d / 2)) + r * 32;
-}
 
 void WriteKv(const RotateAndWriteKvArgs& args,
              const CpuRopeTable& rope,
@@ -92,14 +79,14 @@ void CpuPagedAttention::CutTiles(const PagedAttentionArgs& args, int most_rows) 
 
 absl::Status CpuPagedAttention::Run(const PagedAttentionArgs& args, const CpuRopeTable& rope) {
   const int group = args.query.extent(1) / args.pool.kv_heads;
-  const int most_rows = std::max(1, kTileRows / group);
+  const int most_rows = std::max(1, kernels_.attention_rows / group);
   CutTiles(args, most_rows);
   entry_blocks_.clear();
   for (const int segment : args.entry_segment) {
     entry_blocks_.push_back(args.segments[static_cast<std::size_t>(segment)].blocks.data());
   }
   const std::size_t thread_floats =
-      RoundUpToLine(AttentionScratchFloats(most_rows * group, args.pool.head_dim));
+      RoundUpToLine(kernels_.attention_scratch_floats(most_rows * group, args.pool.head_dim));
   const std::size_t floats = thread_floats * static_cast<std::size_t>(pool_.threads());
   if (floats > scratch_floats_) {
     scratch_ = MakeAlignedArray<float>(floats);

@@ -27,6 +27,10 @@ constexpr int kStepWords = kStepTokens / 2;  // token pairs
 constexpr float kLowest =
     -3.40282347e+38f;  // the maximum before any key: finite, so that differences are numbers
 
+// Rows (query heads) of one tile: enough to read each key from the cache once for many, few enough
+// to keep accumulators and scores in the first cache.
+constexpr int kAttentionTileRows = 24;
+
 // Where a tile keeps its rows between steps.
 struct AttentionRows {
   float* acc;              // [rows, acc_stride] weighted values so far
@@ -57,6 +61,15 @@ inline AttentionRows CarveScratch(float* scratch, int rows, int head_dim) {
   r.query = Take<std::uint32_t>(scratch, rows * (head_dim / 2));
   r.weights = Take<std::uint32_t>(scratch, rows * kStepWords);
   return r;
+}
+
+inline std::size_t AttentionScratchFloats(int rows, int head_dim) {
+  const auto round_up = [](std::size_t floats) { return (floats + 15) / 16 * 16; };
+  const auto r = static_cast<std::size_t>(rows);
+  const auto d = static_cast<std::size_t>(head_dim);
+  // As CarveScratch takes them.
+  return r * round_up(d) + r * kStepTokens + r * 16 + 2 * round_up(r) + round_up(r * (d / 2)) +
+         round_up(r * kStepWords);
 }
 
 // The blocks of one step as this head sees them.

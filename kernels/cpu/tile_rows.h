@@ -4,8 +4,9 @@
 #include <cstdint>
 
 // Operations on one row: normalisation, activation, rotation, rounding. Memory-bound and small
-// beside the matrices. Sums run lane by lane from the start of the row and are joined once. Unnamed
-// namespace: see vector_plain.h.
+// beside the matrices. Sums run lane by lane from the start of the row and are joined once. Flatten
+// makes the number of lanes a constant for all but the end of a row. Unnamed namespace: see
+// vector_plain.h.
 namespace baton {
 namespace {
 
@@ -24,7 +25,7 @@ void ForLanes(int count, const Body& body) {
 }
 
 template <typename V>
-void RmsNormRow(
+[[gnu::flatten]] void RmsNormRow(
     const float* input, const float* weight, float epsilon, int width, std::uint16_t* output) {
   typename V::Float sum = V::Zero();
   ForLanes<V>(width, [&](int i, int n) {
@@ -40,7 +41,10 @@ void RmsNormRow(
 }
 
 template <typename V>
-void SiluMultiplyRow(const float* gate, const float* up, int width, std::uint16_t* output) {
+[[gnu::flatten]] void SiluMultiplyRow(const float* gate,
+                                      const float* up,
+                                      int width,
+                                      std::uint16_t* output) {
   ForLanes<V>(width, [&](int i, int n) {
     const typename V::Float x = V::LoadFirst(gate + i, n);
     const typename V::Float e = V::Exp2(V::Multiply(x, V::Set(-kLog2E)));
@@ -51,13 +55,13 @@ void SiluMultiplyRow(const float* gate, const float* up, int width, std::uint16_
 
 // Words of the pairs (i, i + D/2) of `row`, turned and then scaled.
 template <typename V>
-void RotateScaledRow(const float* row,
-                     const float* cosines,
-                     const float* sines,
-                     float sine_sign,
-                     float scale,
-                     int head_dim,
-                     std::uint32_t* words) {
+[[gnu::flatten]] void RotateScaledRow(const float* row,
+                                      const float* cosines,
+                                      const float* sines,
+                                      float sine_sign,
+                                      float scale,
+                                      int head_dim,
+                                      std::uint32_t* words) {
   const int half = head_dim / 2;
   const typename V::Float sign = V::Set(sine_sign);
   const typename V::Float factor = V::Set(scale);
@@ -83,13 +87,14 @@ void RotateRow(const float* row,
 }
 
 template <typename V>
-void RoundRow(const float* row, int width, std::uint16_t* output) {
+[[gnu::flatten]] void RoundRow(const float* row, int width, std::uint16_t* output) {
   ForLanes<V>(
       width, [&](int i, int n) { V::StoreBFloat16First(output + i, V::LoadFirst(row + i, n), n); });
 }
 
 template <typename V>
-void SoftmaxWeights(const float* logits, int count, float maximum, float scale, float* weights) {
+[[gnu::flatten]] void SoftmaxWeights(
+    const float* logits, int count, float maximum, float scale, float* weights) {
   const typename V::Float shift = V::Set(maximum);
   const typename V::Float factor = V::Set(scale * kLog2E);
   ForLanes<V>(count, [&](int i, int n) {

@@ -14,6 +14,8 @@ constexpr KernelTable MakeKernelTable(const char* arithmetic) {
   return {.arithmetic = arithmetic,
           .mat_mul_panels = MatMulPanelRuns<V>,
           .attention_tile = AttendTile<V>,
+          .attention_rows = kAttentionTileRows,
+          .attention_scratch_floats = AttentionScratchFloats,
           .rms_norm_row = RmsNormRow<V>,
           .silu_multiply_row = SiluMultiplyRow<V>,
           .rotate_row = RotateRow<V>,

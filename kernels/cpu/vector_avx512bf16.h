@@ -43,6 +43,12 @@ struct VectorAvx512Bf16 {
   }
   static Words And(Words a, Words b) { return _mm512_and_si512(a, b); }
 
+  // Whether no half of a word is an infinity or NaN.
+  static bool IsFinite(Words x) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent) == 0;
+  }
+
   static Pairs Expand(Words x) { return reinterpret_cast<__m512bh>(x); }
   static Float Dot(Float acc, Pairs a, Pairs b) { return _mm512_dpbf16_ps(acc, a, b); }
 
@@ -71,12 +77,31 @@ struct VectorAvx512Bf16 {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, whole);
   }
 
+  // 2^x for x <= 0, within 7e-6 of its value and never below 2^-126; NaN stays NaN. Enough for a
+  // weight that is rounded to bf16.
+  static Float Exp2OfNonPositive(Float x) {
+    const Float clamped = _mm512_max_ps(Set(-126.0f), x);
+    const Float whole =
+        _mm512_roundscale_ps(clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Float fraction = _mm512_sub_ps(clamped, whole);
+    Float p = Set(0.00965671029f);
+    p = _mm512_fmadd_ps(p, fraction, Set(0.0558382829f));
+    p = _mm512_fmadd_ps(p, fraction, Set(0.240225301f));
+    p = _mm512_fmadd_ps(p, fraction, Set(0.693136734f));
+    p = _mm512_fmadd_ps(p, fraction, Set(1.0f));
+    return _mm512_scalef_ps(p, whole);
+  }
+
   static Words PackPairs(Float even, Float odd) {
     return _mm512_or_si512(_mm512_cvtepu16_epi32(Halves(even)),
                            _mm512_slli_epi32(_mm512_cvtepu16_epi32(Halves(odd)), 16));
   }
   static void StoreBFloat16First(std::uint16_t* p, Float x, int n) {
     _mm256_mask_storeu_epi16(p, FirstMask(n), Halves(x));
+  }
+  // 32 values one after the other.
+  static void StoreBFloat16Twice(std::uint16_t* p, Float first, Float second) {
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
   }
 
  private:

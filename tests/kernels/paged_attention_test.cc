@@ -392,6 +392,8 @@ TEST_P(PagedAttentionTest, ARowSeesNothingOfLaterTokensInItsChunk) {
     ASSERT_EQ(std::isfinite(ToFloat(output[i])), i < 70 * context.RowSize())
         << "row " << i / context.RowSize();
   }
+  const std::vector<BFloat16> without = context.Attend(query.data(), PlainRows(segment, 0, 70));
+  EXPECT_EQ(std::memcmp(without.data(), output.data(), without.size() * sizeof(BFloat16)), 0);
 }
 
 TEST_P(PagedAttentionTest, LargeScoresDoNotOverflow) {
