@@ -12,7 +12,7 @@ PACKAGES=(
   # KV transfer
   libucx-dev
   # the other libraries of cmake/BatonLibraries.cmake
-  libabsl-dev libssl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libpcre2-dev
+  libabsl-dev libssl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libpcre2-dev prometheus-cpp-dev
   # tests, the model's download
   libgtest-dev libgmock-dev python3 python3-venv python3-pip
 )

@@ -35,6 +35,8 @@ ADAPTERS = [
                 r"/[^/]*(service|client|reactor|server)[^/]*$")),
     ("UCX", re.compile(r"^(ucp|uct|ucs|ucm)/"),
      re.compile(r"^kvtransfer/ucx/|^bench/|^tests/kvtransfer/")),
+    ("prometheus-cpp", re.compile(r"^prometheus/"),
+     re.compile(r"^(bench|tests)/|/[^/]*metrics[^/]*\.cc$")),
     ("CUDA", re.compile(r"^(cuda|cublas|nv)[^/]*\.h$"),
      re.compile(r"^kernels/cuda/|^bench/|^tests/(kernels|gpu)/")),
 ]
