@@ -1,0 +1,249 @@
+#include "worker/trace_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/log.h"
+
+namespace baton {
+namespace {
+
+constexpr std::size_t kWriteBytes = 256 << 10;
+constexpr int kEngineThread = 1;  // tid of everything: there is one engine thread
+constexpr std::string_view kEnd = "\n]\n";
+
+int ProcessId() {
+  static const int id = getpid();  // a system call each time otherwise
+  return id;
+}
+
+// Microseconds with three decimals: every nanosecond of the clock.
+std::string Microseconds(std::chrono::nanoseconds time) {
+  const std::int64_t count = time.count();
+  return absl::StrCat(count / 1000, ".", absl::Dec(count % 1000, absl::kZeroPad3));
+}
+
+std::string Timestamp(TimePoint time) {
+  return Microseconds(time.time_since_epoch());
+}
+
+// `{"ph":...,"pid":...,"tid":...,"ts":...` of an event that is not the first of the file.
+void BeginEvent(std::string& out, const char* phase, TimePoint time) {
+  absl::StrAppend(&out, ",\n{\"ph\":\"", phase, "\",\"pid\":", ProcessId(),
+                  ",\"tid\":", kEngineThread, ",\"ts\":", Timestamp(time));
+}
+
+// The names are ours: none needs escaping.
+void BeginSpan(std::string& out,
+               const char* category,
+               std::string_view name,
+               TimePoint start,
+               Duration duration) {
+  BeginEvent(out, "X", start);
+  absl::StrAppend(&out, ",\"dur\":", Microseconds(duration), ",\"cat\":\"", category,
+                  "\",\"name\":\"", std::string(name), "\"");
+}
+
+void AppendHeader(std::string& out, const std::string& process) {
+  const auto metadata = [](const char* kind, const std::string& name) {
+    return absl::StrCat("{\"ph\":\"M\",\"pid\":", ProcessId(), ",\"tid\":", kEngineThread,
+                        ",\"name\":\"", kind, "\",\"args\":{\"name\":\"", name, "\"}}");
+  };
+  absl::StrAppend(&out, "[\n", metadata("process_name", process), ",\n",
+                  metadata("thread_name", "engine"));
+}
+
+std::string_view StepName(const StepStatistics& step) {
+  if (step.rows() == 0) {
+    return "no rows";
+  }
+  if (step.decode_rows == 0) {
+    return "prefill";
+  }
+  return step.prefill_rows == 0 ? "decode" : "prefill and decode";
+}
+
+void AppendStep(std::string& out, const StepStatistics& step) {
+  BeginSpan(out, "step", StepName(step), step.start, step.duration);
+  absl::StrAppend(&out, ",\"args\":{\"prefill_rows\":", step.prefill_rows,
+                  ",\"decode_rows\":", step.decode_rows,
+                  ",\"prefilled_tokens\":", step.prefilled_tokens,
+                  ",\"sampled_tokens\":", step.sampled_tokens);
+  absl::StrAppend(&out, ",\"cached_tokens\":", step.cached_tokens,
+                  ",\"preempted\":", step.preempted, ",\"running\":", step.running,
+                  ",\"waiting\":", step.waiting, ",\"free_blocks\":", step.free_blocks, "}}");
+  BeginSpan(out, "step", "schedule", step.start, step.scheduling);
+  out += '}';
+}
+
+void AppendCall(std::string& out, const OperationCall& call) {
+  BeginSpan(out, "operation", OperationName(call.operation), call.start, call.duration);
+  if (call.rows > 0) {
+    absl::StrAppend(&out, ",\"args\":{\"rows\":", call.rows);
+    if (call.weight_rows > 0) {
+      absl::StrAppend(&out, ",\"weight\":\"", call.weight_rows, "x", call.weight_columns, "\"");
+    }
+    out += '}';
+  }
+  out += '}';
+}
+
+void AppendCounters(std::string& out, const StepStatistics& step) {
+  const TimePoint end = step.start + step.duration;
+  BeginEvent(out, "C", end);
+  absl::StrAppend(&out, ",\"name\":\"free blocks\",\"args\":{\"blocks\":", step.free_blocks, "}}");
+  BeginEvent(out, "C", end);
+  absl::StrAppend(&out, ",\"name\":\"sequences\",\"args\":{\"running\":", step.running,
+                  ",\"waiting\":", step.waiting, "}}");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Create(const std::string& path,
+                                                             TraceFileOptions options) {
+  const auto failed = [&path](int error) {
+    return absl::ErrnoToStatus(error, absl::StrCat("trace file ", path));
+  };
+  // Without O_NONBLOCK a named pipe without a reader would wait here for good.
+  UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
+  if (!file.ok()) {
+    return failed(errno);
+  }
+  struct stat what {};
+  if (fstat(file.get(), &what) != 0) {
+    return failed(errno);
+  }
+  if (!S_ISREG(what.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("trace file ", path, ": is no regular file"));
+  }
+  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("trace file ", path, ": another process writes its trace there"));
+  }
+  if (ftruncate(file.get(), 0) != 0) {
+    return failed(errno);
+  }
+  LogEvent(LogLevel::kInfo, "trace.started", {{"path", path}, {"most_bytes", options.most_bytes}});
+  return std::unique_ptr<TraceFile>(new TraceFile(path, std::move(file), std::move(options)));
+}
+
+TraceFile::TraceFile(std::string path, UniqueFd file, TraceFileOptions options)
+    : path_(std::move(path)),
+      options_(std::move(options)),
+      mailbox_(options_.most_waiting_steps),
+      file_(std::move(file)) {
+  thread_ = std::jthread([this] { Run(); });
+}
+
+TraceFile::~TraceFile() {
+  mailbox_.Close();
+}
+
+void TraceFile::OnStep(const StepStatistics& step) {
+  if (ended_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  Record record{.step = step,
+                .calls = {step.calls.begin(), step.calls.end()},
+                .dropped = dropped_.load(std::memory_order_relaxed)};
+  record.step.calls = {};
+  if (!mailbox_.Push(std::move(record)).ok()) {
+    dropped_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void TraceFile::Run() {
+  AppendHeader(buffer_, options_.process);
+  bool last = false;
+  while (!last && !ended_.load()) {
+    last = mailbox_.closed();  // asked first: what was pushed before the end is taken below
+    for (const Record& record : mailbox_.PopAll(last ? absl::ZeroDuration() : absl::Seconds(1))) {
+      Append(record);
+      if (buffer_.size() >= kWriteBytes) {
+        Flush();
+      }
+    }
+    Flush();
+  }
+  End();
+  LogEvent(LogLevel::kInfo, "trace.ended",
+           {{"path", path_}, {"bytes", written_bytes_}, {"dropped_steps", dropped_.load()}});
+}
+
+void TraceFile::Append(const Record& record) {
+  if (ended_.load()) {
+    return;
+  }
+  const std::size_t before = buffer_.size();
+  if (record.dropped > dropped_told_) {
+    if (dropped_told_ == 0) {
+      LogEvent(LogLevel::kWarn, "trace.steps_dropped",
+               {{"path", path_}, {"why", "writing does not keep up with the engine"}});
+    }
+    BeginEvent(buffer_, "i", record.step.start);
+    absl::StrAppend(&buffer_, ",\"s\":\"t\",\"name\":\"steps dropped\",\"args\":{\"steps\":",
+                    record.dropped - dropped_told_, "}}");
+    dropped_told_ = record.dropped;
+  }
+  AppendStep(buffer_, record.step);
+  for (const OperationCall& call : record.calls) {
+    AppendCall(buffer_, call);
+  }
+  AppendCounters(buffer_, record.step);
+  if (written_bytes_ + buffer_.size() + kEnd.size() > options_.most_bytes) {
+    buffer_.resize(before);
+    ended_.store(true);
+    LogEvent(LogLevel::kWarn, "trace.full", {{"path", path_}, {"most_bytes", options_.most_bytes}});
+  }
+}
+
+void TraceFile::Flush() {
+  std::string_view rest = buffer_;
+  while (!rest.empty()) {
+    const ssize_t count = write(file_.get(), rest.data(), rest.size());
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count <= 0) {
+      Fail(errno, buffer_.size() - rest.size());
+      return;
+    }
+    rest.remove_prefix(static_cast<std::size_t>(count));
+  }
+  written_bytes_ += buffer_.size();
+  buffer_.clear();
+}
+
+void TraceFile::Fail(int error, std::size_t part_bytes) {
+  if (!failed_) {
+    LogEvent(LogLevel::kWarn, "trace.failed",
+             {{"path", path_}, {"status", absl::ErrnoToStatus(error, "write")}});
+  }
+  failed_ = true;
+  ended_.store(true);
+  // Cut before the event that is there in part: events are one a line, with a comma before it.
+  const std::size_t cut = buffer_.rfind(",\n", part_bytes);
+  written_bytes_ += cut == std::string::npos ? 0 : cut;
+  buffer_.clear();
+  (void)!ftruncate(file_.get(), static_cast<off_t>(written_bytes_));
+  (void)lseek(file_.get(), static_cast<off_t>(written_bytes_), SEEK_SET);
+}
+
+void TraceFile::End() {
+  Flush();
+  if (written_bytes_ > 0) {
+    buffer_ = kEnd;
+    Flush();
+  }
+}
+
+}  // namespace baton
