@@ -55,6 +55,9 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
                                       {v1::Admin::service_full_name(), &admin}}));
   sessions.SetAddress(server->address());
   server->AddDoor("kv", core->transfer().address());
+  if (core->metrics() != nullptr) {
+    server->AddDoor("metrics", core->metrics()->address());
+  }
   server->SetReady(true);
   BothDoors doors(completions, sessions);
   return server->Run(doors);

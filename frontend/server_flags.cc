@@ -28,6 +28,37 @@ absl::Status CheckListen(ServerKind kind, const ServerFlags& settings) {
   return absl::OkStatus();
 }
 
+// How a server shows what it does. A router makes no steps, so it has nothing to trace.
+void AddProfileFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
+  if (kind == ServerKind::kRouter) {
+    RefuseForNow(flags, "metrics-listen", &settings.metrics_listen);
+    flags.Text("trace-file", &settings.trace_file, "for workers; a value is refused");
+    flags.Check([&settings]() -> absl::Status {
+      return settings.trace_file.empty()
+                 ? absl::OkStatus()
+                 : absl::InvalidArgumentError(
+                       "--trace-file: shows the steps of an engine, and a router has none; give it "
+                       "to a worker");
+    });
+    return;
+  }
+  flags.Text("metrics-listen", &settings.metrics_listen,
+             "host:port for Prometheus, GET /metrics over HTTP; port 0 takes a free one; empty: "
+             "none");
+  flags.Text("trace-file", &settings.trace_file,
+             "file that is overwritten with a Chrome trace of every step; ends at 512 MiB; empty: "
+             "none");
+  flags.Check([&settings]() -> absl::Status {
+    if (settings.metrics_listen.empty()) {
+      return absl::OkStatus();
+    }
+    const absl::Status status = CheckHostPort(settings.metrics_listen);
+    return status.ok() ? status
+                       : absl::InvalidArgumentError(
+                             absl::StrCat("--metrics-listen: ", std::string(status.message())));
+  });
+}
+
 }  // namespace
 
 std::string DefaultCacheFolder(const char* home) {
@@ -68,9 +99,8 @@ void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
   flags.Integer("drain-grace-ms", &settings.drain_grace_ms, 0, 86'400'000,
                 "time for running requests after SIGTERM; then they end with UNAVAILABLE and the "
                 "exit code is 3");
+  AddProfileFlags(flags, kind, settings);
   RefuseForNow(flags, "zone", &settings.zone);
-  RefuseForNow(flags, "metrics-listen", &settings.metrics_listen);
-  RefuseForNow(flags, "trace-file", &settings.trace_file);
   if (kind == ServerKind::kRouter) {
     RefuseForNow(flags, "http-listen", &settings.http_listen);
   }

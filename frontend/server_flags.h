@@ -22,12 +22,12 @@ struct ServerFlags {
   std::string log_format = "text";
   TlsFiles tls;
   std::int64_t drain_grace_ms = 30'000;
+  std::string metrics_listen;  // host:port; empty: no metrics. Workers only so far
+  std::string trace_file;      // path; empty: no trace. Workers only
 
   // Flags of the public surface whose behaviour comes later: a value is refused, not ignored.
   std::string zone;
-  std::string metrics_listen;
   std::string http_listen;
-  std::string trace_file;
 };
 
 // "$HOME/.cache/baton"; the default of --cache, which BATON_CACHE overrides. `home` may be null.

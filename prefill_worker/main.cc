@@ -30,6 +30,9 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
                                       {v1::Admin::service_full_name(), &admin}}));
   listening = server.get();
   server->AddDoor("kv", core->transfer().address());
+  if (core->metrics() != nullptr) {
+    server->AddDoor("metrics", core->metrics()->address());
+  }
   server->SetReady(true);
   return server->Run(prefill);
 }

@@ -54,7 +54,12 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags
   LogEvent(LogLevel::kInfo, "transport.chosen",
            {{"transport", choice.name}, {"reason", choice.reason}});
   return WorkerCore::Create(
-      {.role = role, .engine = MakeEngineOptions(flags), .transport = choice.name},
+      {.role = role,
+       .engine = MakeEngineOptions(flags),
+       .transport = choice.name,
+       .metrics_listen = flags.server.metrics_listen,
+       .advertise_host = flags.server.advertise_host,
+       .trace_file = flags.server.trace_file},
       std::move(checkpoint), std::move(backend),
       ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host)));
 }

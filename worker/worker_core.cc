@@ -15,6 +15,15 @@ namespace {
 
 constexpr Duration kTransferStopBound = std::chrono::seconds(1);
 
+absl::StatusOr<std::unique_ptr<TraceFile>> OpenTrace(const WorkerOptions& options) {
+  if (options.trace_file.empty()) {
+    return nullptr;
+  }
+  return TraceFile::Create(
+      options.trace_file,
+      {.process = options.role == v1::ROLE_PREFILL ? "baton-prefill" : "baton-decode"});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(
@@ -22,33 +31,63 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> WorkerCore::Create(
     std::unique_ptr<Checkpoint> checkpoint,
     std::unique_ptr<Backend> backend,
     TransportFactory transport) {
+  ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> trace, OpenTrace(options));
   std::unique_ptr<WorkerCore> core(
-      new WorkerCore(options, std::move(checkpoint), std::move(backend)));
-  const TimePoint begin = Clock::System().Now();
-  ASSIGN_OR_RETURN(core->engine_,
-                   Engine::Create(options.engine, *core->checkpoint_, *core->backend_));
-  const EngineIdentity& identity = core->engine_->identity();
-  ASSIGN_OR_RETURN(core->transfer_,
-                   TransferService::Start({.instance = core->instance_,
-                                           .layout_fingerprint = LayoutFingerprint(identity),
-                                           .pool = {.base = core->engine_->pool_base(),
-                                                    .layout = identity.kv,
-                                                    .blocks = core->engine_->pool_blocks()},
-                                           .times = options.transfer_times},
-                                          std::move(transport)));
-  const auto took =
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);
-  LogEvent(LogLevel::kInfo, "engine.ready",
-           {{"model", core->checkpoint_->config().name},
-            {"arithmetic", identity.arithmetic},
-            {"blocks", core->engine_->pool_blocks()},
-            {"block_bytes", identity.kv.block_bytes()},
-            {"load_ms", took.count()},
-            {"instance", core->instance_.ToString()}});
+      new WorkerCore(options, std::move(checkpoint), std::move(backend), std::move(trace)));
+  RETURN_IF_ERROR(core->Start(options, std::move(transport)));
   return core;
 }
 
+WorkerCore::WorkerCore(const WorkerOptions& options,
+                       std::unique_ptr<Checkpoint> checkpoint,
+                       std::unique_ptr<Backend> backend,
+                       std::unique_ptr<TraceFile> trace)
+    : role_(options.role),
+      transport_(options.transport),
+      checkpoint_(std::move(checkpoint)),
+      backend_(std::move(backend)),
+      trace_(std::move(trace)),
+      profiled_(*backend_, /*keeps_calls=*/trace_ != nullptr),
+      step_metrics_(checkpoint_->config().name) {}
+
+absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory transport) {
+  const TimePoint begin = Clock::System().Now();
+  EngineOptions engine_options = options.engine;
+  engine_options.profile = &profiled_;
+  engine_options.step_observers.push_back(&step_metrics_);
+  if (trace_ != nullptr) {
+    engine_options.step_observers.push_back(trace_.get());
+  }
+  ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, *checkpoint_, profiled_));
+  const EngineIdentity& identity = engine_->identity();
+  ASSIGN_OR_RETURN(transfer_,
+                   TransferService::Start({.instance = instance_,
+                                           .layout_fingerprint = LayoutFingerprint(identity),
+                                           .pool = {.base = engine_->pool_base(),
+                                                    .layout = identity.kv,
+                                                    .blocks = engine_->pool_blocks()},
+                                           .times = options.transfer_times},
+                                          std::move(transport)));
+  if (!options.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(
+        metrics_server_,
+        MetricsServer::Start(options.metrics_listen, options.advertise_host,
+                             step_metrics_.MakeCollectable([this] { return engine_->load(); })));
+  }
+  const auto took =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);
+  LogEvent(LogLevel::kInfo, "engine.ready",
+           {{"model", checkpoint_->config().name},
+            {"arithmetic", identity.arithmetic},
+            {"blocks", engine_->pool_blocks()},
+            {"block_bytes", identity.kv.block_bytes()},
+            {"load_ms", took.count()},
+            {"instance", instance_.ToString()}});
+  return absl::OkStatus();
+}
+
 WorkerCore::~WorkerCore() {
+  metrics_server_.reset();
   if (transfer_ != nullptr) {
     transfer_->Stop(kTransferStopBound);
   }

@@ -10,10 +10,14 @@
 #include "common/clock.h"
 #include "common/random_id.h"
 #include "engine/engine.h"
+#include "frontend/metrics_server.h"
 #include "kernels/ops.h"
+#include "kernels/profiled_backend.h"
 #include "kvtransfer/transfer_service.h"
 #include "kvtransfer/transport.h"
 #include "model/checkpoint.h"
+#include "worker/trace_file.h"
+#include "worker/worker_metrics.h"
 
 namespace baton {
 
@@ -21,18 +25,21 @@ struct WorkerOptions {
   v1::Role role = v1::ROLE_UNSPECIFIED;
   EngineOptions engine;
   TransferTimes transfer_times;
-  std::string transport;  // name of what `transport` makes, for descriptions
+  std::string transport;       // name of what `transport` makes, for descriptions
+  std::string metrics_listen;  // host:port; empty: none
+  std::string advertise_host;  // of the metrics; empty: the host of `metrics_listen`
+  std::string trace_file;      // path; empty: none
 };
 
 // What a prefill and a decode worker have in common: one model on one backend in one engine, and
-// the service that hands its KV blocks to another process. Owns all of it; destroyed in the order
-// in which each lets go of the next.
+// the service that hands its KV blocks to another process; and what shows where the engine's time
+// goes. Owns all of it; destroyed in the order in which each lets go of the next.
 //
 // Thread-safe.
 class WorkerCore {
  public:
   // Loads the model's weights into `backend`, which takes seconds for a large one, and starts
-  // engine and transfer thread.
+  // engine, transfer thread and metrics.
   static absl::StatusOr<std::unique_ptr<WorkerCore>> Create(const WorkerOptions& options,
                                                             std::unique_ptr<Checkpoint> checkpoint,
                                                             std::unique_ptr<Backend> backend,
@@ -46,6 +53,8 @@ class WorkerCore {
   TransferService& transfer() { return *transfer_; }
   const InstanceId& instance() const { return instance_; }
   v1::Role role() const { return role_; }
+  // Null without metrics.
+  const MetricsServer* metrics() const { return metrics_server_.get(); }
 
   void SetDraining() { draining_.store(true); }
 
@@ -56,11 +65,10 @@ class WorkerCore {
  private:
   WorkerCore(const WorkerOptions& options,
              std::unique_ptr<Checkpoint> checkpoint,
-             std::unique_ptr<Backend> backend)
-      : role_(options.role),
-        transport_(options.transport),
-        checkpoint_(std::move(checkpoint)),
-        backend_(std::move(backend)) {}
+             std::unique_ptr<Backend> backend,
+             std::unique_ptr<TraceFile> trace);
+
+  absl::Status Start(const WorkerOptions& options, TransportFactory transport);
 
   const v1::Role role_;
   const std::string transport_;
@@ -68,8 +76,12 @@ class WorkerCore {
   const TimePoint started_ = Clock::System().Now();
   const std::unique_ptr<Checkpoint> checkpoint_;
   const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<TraceFile> trace_;  // null without
+  ProfiledBackend profiled_;                // of backend_; what the engine computes with
+  WorkerMetrics step_metrics_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TransferService> transfer_;
+  std::unique_ptr<MetricsServer> metrics_server_;  // null without
   std::atomic<bool> draining_{false};
 };
 

@@ -29,11 +29,26 @@ TEST(ServerFlags, DefaultsAreThoseOfTheKind) {
 }
 
 TEST(ServerFlags, FlagsOfLaterVersionsAreRefusedNotIgnored) {
-  for (const char* flag : {"--zone", "--metrics-listen", "--trace-file", "--http-listen"}) {
+  for (const char* flag : {"--zone", "--metrics-listen", "--http-listen"}) {
     const Outcome outcome = Parse(ServerKind::kRouter, {flag, "x"});
     EXPECT_EQ(outcome.code, 2) << flag;
     EXPECT_NE(outcome.errors.find(flag), std::string::npos) << outcome.errors;
   }
+}
+
+TEST(ServerFlags, WorkersShowWhatTheyDo) {
+  const Outcome outcome =
+      Parse(ServerKind::kWorker, {"--metrics-listen", "127.0.0.1:0", "--trace-file", "steps.json"});
+  EXPECT_EQ(outcome.code, std::nullopt) << outcome.errors;
+  EXPECT_EQ(outcome.settings.metrics_listen, "127.0.0.1:0");
+  EXPECT_EQ(outcome.settings.trace_file, "steps.json");
+  EXPECT_EQ(Parse(ServerKind::kWorker, {"--metrics-listen", "9090"}).code, 2);
+}
+
+TEST(ServerFlags, ARouterSaysThatItHasNothingToTrace) {
+  const Outcome outcome = Parse(ServerKind::kRouter, {"--trace-file", "steps.json"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.errors.find("give it to a worker"), std::string::npos) << outcome.errors;
 }
 
 // T53.

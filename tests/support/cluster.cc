@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "baton/v1/worker.grpc.pb.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -56,12 +57,22 @@ absl::Status ServerProcess::Launch() {
 }
 
 absl::Status ServerProcess::AwaitReady() {
-  ASSIGN_OR_RETURN(const std::string line, process_->ReadLine(kPatience));
+  ASSIGN_OR_RETURN(ready_line_, process_->ReadLine(kPatience));
   const std::string expected = absl::StrCat("ready ", role_, " grpc=", address_);
-  if (!line.starts_with(expected)) {
-    return absl::InternalError(absl::StrCat("not a ready line: ", line));
+  if (!ready_line_.starts_with(expected)) {
+    return absl::InternalError(absl::StrCat("not a ready line: ", ready_line_));
   }
   return absl::OkStatus();
+}
+
+std::string ServerProcess::Door(const std::string& key) const {
+  const std::vector<std::string> words = absl::StrSplit(ready_line_, ' ');
+  for (const std::string& word : words) {
+    if (word.starts_with(key + "=")) {
+      return word.substr(key.size() + 1);
+    }
+  }
+  return "";
 }
 
 absl::StatusOr<v1::WorkerDescription> ServerProcess::Describe() const {

@@ -35,6 +35,8 @@ class ServerProcess {
   // REQUIRES: launched once.
   ChildProcess& process() { return *process_; }
   const std::string& address() const { return address_; }
+  // A further address of the ready line, by its key ("kv", "metrics"); empty when it has none.
+  std::string Door(const std::string& key) const;
 
   // Of a worker; an error when it does not answer.
   absl::StatusOr<v1::WorkerDescription> Describe() const;
@@ -53,6 +55,7 @@ class ServerProcess {
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs made from it
   std::unique_ptr<ChildProcess> process_;
+  std::string ready_line_;
 };
 
 struct ClusterOptions {
