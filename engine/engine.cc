@@ -444,6 +444,7 @@ void Engine::TakeHit(Sequence& sequence, BlockLease hit, const BlockLease& fresh
     hit.Truncate(sequence.registered);
   }
   sequence.lease = std::move(hit);
+  step_.cached_tokens += sequence.computed;
 }
 
 void Engine::RegisterBlocks(Sequence& sequence) {
@@ -586,7 +587,7 @@ void Engine::TakeSample(Sequence& sequence, bool of_prompt, Sample sample) {
   } else {
     ++decoded_tokens_;
     ++step_.sampled_tokens;
-    if (sequence.output_tokens() == 0) {
+    if (sequence.output_tokens() == 0 && !sequence.request.fork_of.has_value()) {
       step_.prompt_tokens += sequence.prompt_tokens();
     }
     AppendToken(sequence, sample.token);
@@ -639,10 +640,10 @@ void Engine::RemoveEnded() {
 
 void Engine::NotePlan(const StepPlan& plan) {
   step_.scheduling = options_.clock->Now() - step_.start;
-  step_.preempted = static_cast<int>(plan.preempt.size());
-  for (const StepPlan::Blocks& admit : plan.admit) {
-    step_.cached_tokens += Find(admit.id)->end.cached_tokens;
+  if (options_.profile != nullptr) {
+    step_.scheduling_operations = options_.profile->times().total();
   }
+  step_.preempted = static_cast<int>(plan.preempt.size());
   for (const StepPlan::Rows& rows : plan.rows) {
     const Sequence& sequence = *Find(rows.id);
     const int in_prompt = std::clamp(sequence.prompt_tokens() - sequence.computed, 0, rows.count);

@@ -11,18 +11,19 @@ namespace baton {
 struct StepStatistics {
   TimePoint start;
   Duration duration{};    // from the look at the state to the last token handed out
-  Duration scheduling{};  // of this: plan, blocks leased and returned
+  Duration scheduling{};  // of this, at its start: plan, blocks leased, returned and copied
+  Duration scheduling_operations{};  // of the scheduling: in operations, which copy blocks
 
   int prefill_rows = 0;   // rows computed of prompts, after a preemption again
   int decode_rows = 0;    // rows computed of output tokens
   int preempted = 0;      // sequences that lost their blocks
-  int cached_tokens = 0;  // prompt tokens, of sequences admitted now, whose KV was here already
+  int cached_tokens = 0;  // tokens, of sequences admitted now, whose KV was here already
 
   // What came of the rows; zero when the step failed or was abandoned.
   int prefilled_tokens = 0;  // of prompts, now in the pool: what EngineLoad adds up
   int sampled_tokens = 0;    // likewise
   // Tokens of the prompts whose first token was sampled in this step, cached ones included. Each
-  // prompt counts once, in the engine that samples its first token.
+  // prompt counts once, forks of it do not count, in the engine that samples its first token.
   int prompt_tokens = 0;
 
   // When the step was over.

@@ -85,8 +85,12 @@ void AddLoad(Families& out, const EngineLoad& load) {
             "Sequences admitted, those whose KV is on the way included.", load.running);
   out.Gauge("vllm:num_requests_waiting", "Sequences not admitted yet, or preempted.", load.waiting);
   const int used = load.total_blocks - load.free_blocks;
-  out.Gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1.",
+  out.Gauge("vllm:kv_cache_usage_perc",
+            "Share of the KV blocks in use, 0 to 1; cached blocks that nobody uses are free.",
             static_cast<double>(used) / std::max(1, load.total_blocks));
+  out.Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+              load.prefix_query_tokens);
+  out.Counter("vllm:prefix_cache_hits_total", "Of these, tokens found.", load.prefix_hit_tokens);
   out.Gauge("vllm:cache_config_info", "Geometry of the KV pool; always 1.", 1,
             {{"block_size", absl::StrCat(kBlockTokens)},
              {"num_gpu_blocks", absl::StrCat(load.total_blocks)}});
@@ -166,8 +170,9 @@ void WorkerMetrics::OnStep(const StepStatistics& step) {
   for (std::size_t i = 0; i < kOperationNames.size(); ++i) {
     totals_.operations[i] += step.operations.sums()[i].time;
   }
-  totals_.scheduling += step.scheduling;
-  totals_.other += step.duration - step.scheduling - step.operations.total();
+  const Duration scheduling = step.scheduling - step.scheduling_operations;
+  totals_.scheduling += scheduling;
+  totals_.other += step.duration - scheduling - step.operations.total();
 }
 
 StepTotals WorkerMetrics::totals() const {

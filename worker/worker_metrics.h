@@ -51,7 +51,7 @@ struct StepTotals {
   std::uint64_t sampled_tokens = 0;
   std::uint64_t preempted = 0;
   std::array<Duration, kOperationNames.size()> operations{};  // by the value of Operation
-  Duration scheduling{};
+  Duration scheduling{};                                      // without operations
   Duration other{};  // of the steps' time, neither scheduling nor an operation
 };
 

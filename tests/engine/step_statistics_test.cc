@@ -26,6 +26,8 @@ class AddingObserver final : public StepObserver {
     sum_.sampled_tokens += step.sampled_tokens;
     sum_.prompt_tokens += step.prompt_tokens;
     sum_.preempted += step.preempted;
+    sum_.cached_tokens += step.cached_tokens;
+    sum_.scheduling_operations += step.scheduling_operations;
     most_rows_ = std::max(most_rows_, step.rows());
     most_running_ = std::max(most_running_, step.running);
     fewest_free_blocks_ = std::min(fewest_free_blocks_, step.free_blocks);
@@ -61,8 +63,10 @@ class AddingObserver final : public StepObserver {
  private:
   static void CheckTimes(const StepStatistics& step) {
     EXPECT_GT(step.duration, Duration::zero());
-    EXPECT_LE(step.scheduling + step.operations.total(), step.duration);
-    TimePoint previous_end = step.start + step.scheduling;
+    EXPECT_LE(step.scheduling_operations, step.scheduling);
+    EXPECT_LE(step.scheduling + step.operations.total(),
+              step.duration + step.scheduling_operations);
+    TimePoint previous_end = step.start;
     OperationTimes from_calls;
     for (const OperationCall& call : step.calls) {
       EXPECT_GE(call.start, previous_end);
@@ -192,6 +196,27 @@ TEST_F(StepStatisticsTest, APreemptedPromptIsComputedAgainButCountsOnce) {
   EXPECT_EQ(sum.sampled_tokens, kSequences * kOutputTokens);
   EXPECT_EQ(static_cast<std::uint64_t>(sum.prefilled_tokens),
             observed.engine->load().prefilled_tokens);
+}
+
+// The second time all of a prompt is there: its last block is copied while the step is planned, and
+// one token is computed.
+TEST_F(StepStatisticsTest, CachedTokensAreNoRows) {
+  ObservedEngine observed(*checkpoint_, 256, {});
+  for (int turn = 0; turn < 2; ++turn) {
+    SequenceRequest request = NthRequest(0);
+    request.prompt.resize(16);
+    const auto sink = std::make_shared<CollectingSink>();
+    request.sink = sink;
+    ASSERT_TRUE(observed.engine->Submit(std::move(request)).ok());
+    EXPECT_TRUE(sink->WaitForEnd().status.ok());
+  }
+  EXPECT_TRUE(WaitUntilFree(*observed.engine));
+
+  const StepStatistics sum = observed.observer.sum();
+  EXPECT_EQ(sum.prefill_rows, 16 + 1);
+  EXPECT_EQ(sum.cached_tokens, 15);
+  EXPECT_EQ(sum.prompt_tokens, 2 * 16);
+  EXPECT_GT(sum.scheduling_operations, Duration::zero());
 }
 
 TEST_F(StepStatisticsTest, WatchingChangesNoToken) {

@@ -17,10 +17,12 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// 3 + 5 rows in 10 ms, of which 6 ms are products, 1 ms attention and 1 ms planning.
+// 3 + 5 rows in 10 ms, of which 6 ms are products, 1 ms attention and 1 ms planning; a copy of a
+// block, 0.5 ms, is a part of the scheduling.
 StepStatistics MixedStep() {
   StepStatistics step{.duration = milliseconds(10),
-                      .scheduling = milliseconds(1),
+                      .scheduling = microseconds(1500),
+                      .scheduling_operations = microseconds(500),
                       .prefill_rows = 3,
                       .decode_rows = 5,
                       .preempted = 2,
@@ -29,6 +31,7 @@ StepStatistics MixedStep() {
                       .prompt_tokens = 30};
   step.operations[Operation::kMatMul] = {.calls = 7, .time = milliseconds(6)};
   step.operations[Operation::kPagedAttention] = {.calls = 2, .time = milliseconds(1)};
+  step.operations[Operation::kCopy] = {.calls = 1, .time = microseconds(500)};
   return step;
 }
 
@@ -60,9 +63,9 @@ TEST(WorkerMetrics, StepsAddUp) {
         "baton_step_operation_seconds_total{operation=\"mat_mul\",model_name=\"tiny\"} 0.012",
         "baton_step_operation_seconds_total{operation=\"paged_attention\",model_name=\"tiny\"} "
         "0.002",
-        "baton_step_operation_seconds_total{operation=\"copy\",model_name=\"tiny\"} 0",
+        "baton_step_operation_seconds_total{operation=\"copy\",model_name=\"tiny\"} 0.001",
         "baton_step_operation_seconds_total{operation=\"schedule\",model_name=\"tiny\"} 0.002",
-        "baton_step_operation_seconds_total{operation=\"other\",model_name=\"tiny\"} 0.004",
+        "baton_step_operation_seconds_total{operation=\"other\",model_name=\"tiny\"} 0.003",
         "baton_step_seconds_count{model_name=\"tiny\"} 2",
         "baton_step_seconds_sum{model_name=\"tiny\"} 0.02"}) {
     EXPECT_TRUE(lines.contains(line)) << line;
@@ -94,13 +97,20 @@ TEST(WorkerMetrics, BucketsCountWhatIsAtMostTheirBound) {
 
 TEST(WorkerMetrics, GaugesAreTheLoadOfTheMoment) {
   const WorkerMetrics metrics("tiny");
-  const EngineLoad load{.total_blocks = 40, .free_blocks = 10, .waiting = 3, .running = 2};
+  const EngineLoad load{.total_blocks = 40,
+                        .free_blocks = 10,
+                        .waiting = 3,
+                        .running = 2,
+                        .prefix_query_tokens = 100,
+                        .prefix_hit_tokens = 48};
 
   const std::set<std::string> lines = Lines(metrics, load);
   for (const char* line :
        {"vllm:num_requests_running{model_name=\"tiny\"} 2",
         "vllm:num_requests_waiting{model_name=\"tiny\"} 3",
         "vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.75",
+        "vllm:prefix_cache_queries_total{model_name=\"tiny\"} 100",
+        "vllm:prefix_cache_hits_total{model_name=\"tiny\"} 48",
         "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"40\",model_name=\"tiny\"} 1"}) {
     EXPECT_TRUE(lines.contains(line)) << line;
   }
