@@ -54,6 +54,13 @@ std::string Table(const std::vector<Cells>& rows) {
   return text;
 }
 
+// The share of prompt tokens that the prefix cache held.
+std::string HitRate(const v1::EngineLoad& load) {
+  return load.prefix_query_tokens() == 0
+             ? "-"
+             : absl::StrCat(100 * load.prefix_hit_tokens() / load.prefix_query_tokens(), "%");
+}
+
 Cells WorkerRow(const v1::WorkerStatus& worker) {
   const v1::WorkerDescription& description = worker.description();
   const v1::EngineLoad& load = description.load();
@@ -61,6 +68,8 @@ Cells WorkerRow(const v1::WorkerStatus& worker) {
           worker.address(),
           worker.alive() ? "alive" : "dead",
           absl::StrCat(load.free_blocks(), "/", load.total_blocks()),
+          absl::StrCat(load.cached_blocks()),
+          HitRate(load),
           absl::StrCat(load.running_sequences()),
           absl::StrCat(load.waiting_sequences()),
           absl::StrCat(load.open_handoffs()),
@@ -75,7 +84,11 @@ std::string DescribeRequest(const v1::Usage& usage, const v1::Timeline& timeline
   std::string line =
       absl::StrCat("[", absl::AsciiStrToLower(Short(v1::Path_Name(timeline.path()), "PATH_")), ", ",
                    Short(v1::RouteReason_Name(timeline.reason()), "ROUTE_REASON_"), "; ",
-                   usage.prompt_tokens(), " prompt + ", usage.completion_tokens(), " new tokens");
+                   usage.prompt_tokens(), " prompt",
+                   usage.cached_prompt_tokens() > 0
+                       ? absl::StrCat(" (", usage.cached_prompt_tokens(), " cached)")
+                       : "",
+                   " + ", usage.completion_tokens(), " new tokens");
   if (timeline.path() == v1::PATH_DISAGGREGATED) {
     absl::StrAppend(&line, "; ", timeline.prefill_worker(), " -> ", timeline.decode_worker(),
                     " by ", timeline.transport());
@@ -100,8 +113,9 @@ std::string DescribeStatus(const v1::StatusResponse& status) {
     absl::StrAppend(&text, "prompts below ", status.colocate_below_tokens(),
                     " tokens stay on one worker\n");
   }
-  std::vector<Cells> workers = {{"role", "address", "state", "free blocks", "running", "waiting",
-                                 "handoffs", "prefilled", "decoded", "problem"}};
+  std::vector<Cells> workers = {{"role", "address", "state", "free blocks", "cached", "hits",
+                                 "running", "waiting", "handoffs", "prefilled", "decoded",
+                                 "problem"}};
   for (const v1::WorkerStatus& worker : status.workers()) {
     workers.push_back(WorkerRow(worker));
   }

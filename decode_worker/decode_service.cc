@@ -2,6 +2,7 @@
 
 #include <grpcpp/server_context.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -50,6 +51,8 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(
                        .sequence = request->sequence(),
                        .prefill = {request->prefill().begin(), request->prefill().end()},
                        .forced = request->forced(),
+                       .colocate_below_tokens =
+                           static_cast<int>(std::min(request->colocate_below_tokens(), 1u << 30)),
                        .deadline = DeadlineOf(*context)},
                       std::make_shared<StreamObserver>(stream->handle()));
   stream->OnCancelled([generation = std::move(generation)] { generation->Cancel(); });

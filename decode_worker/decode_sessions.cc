@@ -68,6 +68,7 @@ class DecodeSessions::Session final : public Generation,
                                      .sequence = std::move(job.sequence),
                                      .candidates = std::move(job.prefill),
                                      .forced = job.forced,
+                                     .colocate_below_tokens = job.colocate_below_tokens,
                                      .deadline = job.deadline},
                                     [self = weak_from_this()](const HandoffReport& report) {
                                       if (const auto session = self.lock()) {
@@ -124,6 +125,7 @@ class DecodeSessions::Session final : public Generation,
     v1::GenerateEvent::Finished& finished = result_.finished;
     finished.set_split(report.split);
     finished.set_prefill_failed(report.prefill_failed);
+    finished.set_prefix_cached(report.prefix_cached);
     finished.set_prefill_worker(report.prefill_worker);
     finished.set_transport(report.split ? report.transport : "");
     *finished.mutable_queue() = ToProtoDuration(report.queue);

@@ -24,6 +24,8 @@ struct DecodeJob {
   v1::SequenceSpec sequence;
   std::vector<v1::PrefillCandidate> prefill;  // empty: colocated
   bool forced = false;
+  // Unless forced: with fewer prompt tokens than this not in the prefix cache it is not split.
+  int colocate_below_tokens = 0;
   TimePoint deadline;
   v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;  // handed back in results
 };

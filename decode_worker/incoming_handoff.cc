@@ -112,8 +112,20 @@ void IncomingHandoff::TryWhenReady() {
   if (over_) {
     pin_.reset();
   } else if (sequence_.has_value() && pin_.has_value()) {
-    StartAttempt();
+    if (next_candidate_ == 0 && IsMostlyHere()) {
+      report_.prefix_cached = true;
+      reporter_(report_);
+      ComputeHere();
+    } else {
+      StartAttempt();
+    }
   }
+}
+
+// Whoever asked could not know what the prefix cache holds.
+bool IncomingHandoff::IsMostlyHere() const {
+  const int missing = plan_.sequence.prompt_size() - valid_blocks_ * kBlockTokens;
+  return !plan_.forced && valid_blocks_ > 0 && missing < plan_.colocate_below_tokens;
 }
 
 void IncomingHandoff::StartAttempt() {

@@ -40,6 +40,8 @@ struct HandoffPlan {
   v1::SequenceSpec sequence;
   std::vector<v1::PrefillCandidate> candidates;  // in the order to try; at least one
   bool forced = false;  // when no candidate is left: fail instead of computing here
+  // Unless forced: with fewer prompt tokens than this not in the prefix cache, compute here.
+  int colocate_below_tokens = 0;
   TimePoint deadline;
 };
 
@@ -47,6 +49,7 @@ struct HandoffPlan {
 struct HandoffReport {
   bool split = false;
   bool prefill_failed = false;
+  bool prefix_cached = false;  // not split: most of the prompt was here already
   std::string prefill_worker;
   std::string transport;
   Duration queue{};                      // on the prefill side
@@ -90,6 +93,7 @@ class IncomingHandoff final : public HandoffHooks,
   template <typename Task>
   void Post(Task task);
   void TryWhenReady();
+  bool IsMostlyHere() const;
   void StartAttempt();
   void HandleAccepted(const v1::PrefillEvent::Accepted& accepted);
   void HandleFirstToken(const v1::PrefillEvent::FirstToken& first);

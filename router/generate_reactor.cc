@@ -89,6 +89,8 @@ GenerationResult GenerateReactor::MakeResult(const v1::GenerateEvent::Finished& 
   }
   if (finished.prefill_failed()) {
     result.reason = v1::ROUTE_REASON_PREFILL_FAILED;
+  } else if (finished.prefix_cached()) {
+    result.reason = v1::ROUTE_REASON_PREFIX_CACHED;
   }
   return result;
 }

@@ -125,6 +125,7 @@ v1::GenerateRequest RoutedGeneration::MakeRequest(const RouteDecision& decision)
     candidate.set_instance_id(std::string(worker.instance.AsBytes()));
   }
   request.set_forced(job_.path == v1::PATH_DISAGGREGATED);
+  request.set_colocate_below_tokens(static_cast<std::uint32_t>(options_.colocate_below_tokens));
   return request;
 }
 

@@ -121,6 +121,9 @@ v1::WorkerDescription WorkerCore::Describe() const {
   proto->set_prefilled_tokens(load.prefilled_tokens);
   proto->set_decoded_tokens(load.decoded_tokens);
   proto->set_open_handoffs(unsigned_of(transfer.offers + transfer.fetches));
+  proto->set_cached_blocks(unsigned_of(load.cached_blocks));
+  proto->set_prefix_query_tokens(load.prefix_query_tokens);
+  proto->set_prefix_hit_tokens(load.prefix_hit_tokens);
   return description;
 }
 

@@ -20,6 +20,8 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
                 "rows of one step, decode and prefill together, 1 to 8192");
   flags.Integer("max-sequences", &settings.max_sequences, 1, 4096,
                 "sequences running at once, 1 to 4096");
+  flags.Choice("prefix-cache", &settings.prefix_cache, {"on", "off"},
+               "keep finished KV blocks for prompts that begin like them");
   flags.TextList("router", &settings.routers, "router to register with (not in this version)");
 
   flags.Check([&settings] { return CheckHostPort(settings.kv_listen); });
@@ -53,7 +55,8 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
 EngineOptions MakeEngineOptions(const WorkerFlags& settings) {
   return {.kv_pool_bytes = settings.kv_pool_bytes,
           .limits = {.max_batch_tokens = static_cast<int>(settings.max_batch_tokens),
-                     .max_sequences = static_cast<int>(settings.max_sequences)}};
+                     .max_sequences = static_cast<int>(settings.max_sequences)},
+          .prefix_cache = settings.prefix_cache == "on"};
 }
 
 CpuOptions MakeCpuOptions(const WorkerFlags& settings) {

@@ -22,6 +22,7 @@ struct WorkerFlags {
   std::size_t kv_pool_bytes = std::size_t{2} << 30;
   std::int64_t max_batch_tokens = 256;
   std::int64_t max_sequences = 64;
+  std::string prefix_cache = "on";
   std::vector<std::string> routers;  // registration comes later: a value is refused
 };
 
