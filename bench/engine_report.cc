@@ -145,8 +145,9 @@ Json ToJson(const FigureResult& result) {
     json["ratio_to_peer_q4_1_cpu"] =
         OrNull(Ratio(summary.as_given_cpu_seconds, summary.cpu_seconds));
     json["peer_q4_1_repacked"] =
-        std::all_of(result.rounds.begin(), result.rounds.end(),
-                    [](const FigureRound& round) { return round.peer_as_given->repacked; });
+        std::all_of(result.rounds.begin(), result.rounds.end(), [](const FigureRound& round) {
+          return !round.peer_as_given.has_value() || round.peer_as_given->repacked;
+        });
   }
   return json;
 }

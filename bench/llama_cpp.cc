@@ -13,7 +13,7 @@
 namespace baton {
 namespace {
 
-constexpr Duration kProgramPatience = std::chrono::minutes(4);
+constexpr Duration kQuantizePatience = std::chrono::minutes(4);
 
 // A long prompt is its own warm-up; repeating it would double the time of a run.
 constexpr int kLongTokens = 1024;
@@ -32,7 +32,7 @@ absl::Status MakeBf16(const std::string& folder,
   ASSIGN_OR_RETURN(
       const ChildResult result,
       RunProgram({folder + "/llama-quantize", "--allow-requantize", model_file, unfinished, "BF16"},
-                 kProgramPatience));
+                 kQuantizePatience));
   if (result.code != 0) {
     return absl::InternalError(
         absl::StrCat("llama-quantize ", model_file, ": ", DescribeEnd(result)));
@@ -69,16 +69,22 @@ LlamaCpp::LlamaCpp(std::string folder, std::string model_file, std::string bf16_
       model_file_(std::move(model_file)),
       bf16_file_(std::move(bf16_file)) {}
 
-absl::StatusOr<PeerTiming> LlamaCpp::Measure(const Figure& figure, PeerWeights weights) const {
+absl::StatusOr<PeerTiming> LlamaCpp::Measure(const Figure& figure,
+                                             PeerWeights weights,
+                                             Duration patience) const {
   const std::string& model = weights == PeerWeights::kBf16 ? bf16_file_ : model_file_;
   std::vector<std::string> command = PeerCommand(folder_, model, figure);
   PeerTiming peer;
-  ASSIGN_OR_RETURN(ChildResult result, RunProgram(command, kProgramPatience));
-  if (result.signal.has_value() && !IsBatch(figure)) {
+  ASSIGN_OR_RETURN(ChildResult result, RunProgram(command, patience));
+  if (result.signal.has_value() && !result.outlived_patience && !IsBatch(figure)) {
     // Seen with quantized weights on processors with AMX; see docs/engine-bench.md.
     peer.repacked = false;
     command.insert(command.end(), {"--repack", "0"});
-    ASSIGN_OR_RETURN(result, RunProgram(command, kProgramPatience));
+    ASSIGN_OR_RETURN(result, RunProgram(command, patience));
+  }
+  if (result.outlived_patience) {
+    return absl::DeadlineExceededError(absl::StrCat(figure.name, ": the peer was given up after ",
+                                                    result.usage.wall_seconds, " s"));
   }
   if (result.code != 0) {
     return absl::InternalError(absl::StrCat(command.front(), ": ", DescribeEnd(result)));

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/figure.h"
+#include "common/clock.h"
 
 namespace baton {
 
@@ -33,7 +34,10 @@ class LlamaCpp {
                                                           const std::string& model_file,
                                                           const std::string& bf16_file);
 
-  absl::StatusOr<PeerTiming> Measure(const Figure& figure, PeerWeights weights) const;
+  // DEADLINE_EXCEEDED when a program takes longer than `patience`.
+  absl::StatusOr<PeerTiming> Measure(const Figure& figure,
+                                     PeerWeights weights,
+                                     Duration patience) const;
 
  private:
   LlamaCpp(std::string folder, std::string model_file, std::string bf16_file);

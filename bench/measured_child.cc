@@ -145,7 +145,8 @@ ChildResult MeasuredChild::Wait(Duration patience) {
   const TimePoint deadline = Clock::System().Now() + patience;
   while (ReadSome(deadline)) {
   }
-  if (!WaitReadable(handle_.get(), deadline)) {
+  const bool outlived = !WaitReadable(handle_.get(), deadline);
+  if (outlived) {
     kill(pid_, SIGKILL);
   }
   int status = 0;
@@ -153,6 +154,7 @@ ChildResult MeasuredChild::Wait(Duration patience) {
   BATON_CHECK(wait4(pid_, &status, 0, &used) == pid_);
   reaped_ = true;
   ChildResult result{
+      .outlived_patience = outlived,
       .output = std::move(read_),
       .errors = ErrorTail(),
       .usage = {

@@ -21,8 +21,9 @@ struct ChildUsage {
 
 // How it ended, and what it wrote to standard output.
 struct ChildResult {
-  std::optional<int> code;    // exit code, or
-  std::optional<int> signal;  // the signal that ended it
+  std::optional<int> code;         // exit code, or
+  std::optional<int> signal;       // the signal that ended it
+  bool outlived_patience = false;  // and was killed for it
   std::string output;
   std::string errors;  // the end of standard error
   ChildUsage usage;
