@@ -87,6 +87,58 @@ TEST_F(DecodeSessionsTest, ASplitRequestGivesTheTokensOfAColocatedOne) {
   ExpectAllFree();
 }
 
+// T16, B45, on the split path: the decode side has the first blocks already, the prefill side
+// others.
+TEST_F(DecodeSessionsTest, ASplitRequestFetchesWhatTheDecodeSideLacks) {
+  const EngineOptions cached{.kv_pool_bytes = kTestPoolBytes};
+  for (const int known : {15, 16, 100, 303, 304, 600}) {
+    SCOPED_TRACE(known);
+    PrefillNode prefill(model_.file(), inproc::MakeTransport(hub_), cached);
+    DecodeNode decode(model_.file(), inproc::MakeTransport(hub_), {}, cached);
+    DecodeJob job = MakeJob(304, 24);
+    const std::vector<std::uint32_t> expected = Colocated(job);
+    DecodeJob before = MakeJob(known, 1);
+    EXPECT_TRUE(decode.Start(std::move(before))->WaitForEnd().ok());
+    job.prefill = {prefill.candidate()};
+    job.forced = true;
+    job.colocate_below_tokens = 512;
+    for (int round = 0; round < 2; ++round) {
+      const auto observer = decode.Start(job);
+      EXPECT_TRUE(observer->WaitForEnd().ok());
+      EXPECT_EQ(observer->tokens(), expected) << "round " << round;
+      EXPECT_TRUE(observer->result().finished.split());
+      EXPECT_EQ(observer->result().finished.transport(), "inproc");
+    }
+    EXPECT_TRUE(AllBlocksFree(*decode.core));
+    EXPECT_TRUE(AllBlocksFree(*prefill.core));
+  }
+}
+
+// T26: 600 tokens of which 100 are not here stay whole, and the answer says why.
+TEST_F(DecodeSessionsTest, APromptThatIsMostlyCachedIsNotSplit) {
+  DecodeNode decode(model_.file(), inproc::MakeTransport(hub_), {},
+                    EngineOptions{.kv_pool_bytes = kTestPoolBytes});
+  DecodeJob job = MakeJob(600, 24);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {prefill_.candidate()};
+  job.colocate_below_tokens = 101;
+  EXPECT_TRUE(decode.Start(MakeJob(499, 1))->WaitForEnd().ok());  // 496 of them in whole blocks
+  const auto split = decode.Start(job);
+  EXPECT_TRUE(split->WaitForEnd().ok());
+  EXPECT_TRUE(split->result().finished.split()) << "104 tokens are missing";
+  EXPECT_FALSE(split->result().finished.prefix_cached());
+
+  const auto whole = decode.Start(job);
+  EXPECT_TRUE(whole->WaitForEnd().ok());
+  EXPECT_EQ(whole->tokens(), expected);
+  EXPECT_FALSE(whole->result().finished.split());
+  EXPECT_TRUE(whole->result().finished.prefix_cached());
+  EXPECT_FALSE(whole->result().finished.prefill_failed());
+  EXPECT_EQ(whole->result().finished.cached_prompt_tokens(), 592u);
+  EXPECT_TRUE(AllBlocksFree(*decode.core));
+  ExpectAllFree();
+}
+
 // B40: no request gets another one's first token or blocks.
 TEST_F(DecodeSessionsTest, ManyRequestsAtOnceKeepApart) {
   constexpr std::uint64_t kRequests = 48;

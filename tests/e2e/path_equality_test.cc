@@ -102,8 +102,10 @@ class PathEqualityTest : public testing::Test {
     EXPECT_TRUE(cluster.WaitUntilIdle());
   }
 
-  static std::unique_ptr<Cluster> StartCluster() {
-    auto cluster = Cluster::Start({.model = *ExampleModel(), .kv_pool_size = "256MiB"});
+  static std::unique_ptr<Cluster> StartCluster(const std::string& prefix_cache) {
+    auto cluster = Cluster::Start({.model = *ExampleModel(),
+                                   .kv_pool_size = "256MiB",
+                                   .worker_flags = {"--prefix-cache", prefix_cache}});
     EXPECT_TRUE(cluster.ok()) << cluster.status();
     return cluster.ok() ? *std::move(cluster) : nullptr;
   }
@@ -114,7 +116,7 @@ class PathEqualityTest : public testing::Test {
 std::vector<PathEqualityTest::Case> PathEqualityTest::cases_;
 
 TEST_F(PathEqualityTest, DisaggregatedOverTcpAndColocated) {
-  const std::unique_ptr<Cluster> cluster = StartCluster();
+  const std::unique_ptr<Cluster> cluster = StartCluster("off");
   ASSERT_NE(cluster, nullptr);
 
   CompleteAll(*cluster, v1::PATH_DISAGGREGATED);
@@ -124,11 +126,24 @@ TEST_F(PathEqualityTest, DisaggregatedOverTcpAndColocated) {
   CompleteAll(*cluster, v1::PATH_COLOCATED);
 }
 
+// The third pass finds whole prompts in both caches, the second what the first has left in one.
+TEST_F(PathEqualityTest, WithPrefixHits) {
+  const std::unique_ptr<Cluster> cluster = StartCluster("on");
+  ASSERT_NE(cluster, nullptr);
+
+  CompleteAll(*cluster, v1::PATH_COLOCATED);
+  CompleteAll(*cluster, v1::PATH_DISAGGREGATED);
+  CompleteAll(*cluster, v1::PATH_DISAGGREGATED);
+  CompleteAll(*cluster, v1::PATH_COLOCATED);
+  EXPECT_GT(cluster->decode().Load().prefix_hit_tokens(), 0u);
+  EXPECT_GT(cluster->prefill().Load().prefix_hit_tokens(), 0u);
+}
+
 TEST_F(PathEqualityTest, InProcessTransport) {
   const auto hub = inproc::MakeHub();
   const std::string model = ExampleModel()->path;
-  PrefillNode prefill(model, inproc::MakeTransport(hub), kPoolBytes);
-  DecodeNode decode(model, inproc::MakeTransport(hub), {}, kPoolBytes);
+  PrefillNode prefill(model, inproc::MakeTransport(hub), NodeEngine(kPoolBytes));
+  DecodeNode decode(model, inproc::MakeTransport(hub), {}, NodeEngine(kPoolBytes));
 
   for (const Case& one : cases_) {
     SCOPED_TRACE(one.name);

@@ -27,10 +27,14 @@ void FaultTest::SetUp() {
   if (reference.engine == nullptr) {
     ASSERT_NO_FATAL_FAILURE(StartEngine(reference, OnExampleModel()));
   }
+  // The same prompts are asked again and again: without the prefix cache each is computed, and
+  // moved, every time.
+  std::vector<std::string> worker_flags = WorkerFlags();
+  worker_flags.insert(worker_flags.end(), {"--prefix-cache", "off"});
   auto cluster = Cluster::Start({.model = reference.model.model,
                                  .kv_pool_size = reference.model.kv_pool_size,
                                  .prefill_workers = PrefillWorkers(),
-                                 .worker_flags = WorkerFlags()});
+                                 .worker_flags = std::move(worker_flags)});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   cluster_ = *std::move(cluster);
 }

@@ -48,8 +48,9 @@ absl::StatusOr<std::unique_ptr<ReferenceEngine>> ReferenceEngine::Start(const Te
   ASSIGN_OR_RETURN(reference->backend_, CreateCpuBackend({}));
   const Checkpoint& checkpoint = *reference->checkpoint_;
   reference->validator_ = std::make_unique<RequestValidator>(checkpoint, checkpoint.config().name);
-  ASSIGN_OR_RETURN(reference->engine_, Engine::Create({.kv_pool_bytes = kv_pool_bytes}, checkpoint,
-                                                      *reference->backend_));
+  ASSIGN_OR_RETURN(reference->engine_,
+                   Engine::Create({.kv_pool_bytes = kv_pool_bytes, .prefix_cache = false},
+                                  checkpoint, *reference->backend_));
   return reference;
 }
 

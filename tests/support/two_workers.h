@@ -73,17 +73,21 @@ class RecordingObserver final : public GenerationObserver {
 
 inline constexpr std::size_t kTestPoolBytes = 16 << 20;
 
+// Without a prefix cache, so that a prompt may be sent down one path after the other.
+inline EngineOptions NodeEngine(std::size_t kv_pool_bytes = kTestPoolBytes) {
+  return {.kv_pool_bytes = kv_pool_bytes, .prefix_cache = false};
+}
+
 inline std::unique_ptr<WorkerCore> MakeCore(const std::string& model_file,
                                             v1::Role role,
                                             TransportFactory transport,
-                                            std::size_t kv_pool_bytes) {
+                                            const EngineOptions& engine) {
   auto checkpoint = Checkpoint::Open(model_file);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   auto backend = CreateCpuBackend({});
   EXPECT_TRUE(backend.ok()) << backend.status();
-  auto core = WorkerCore::Create(
-      {.role = role, .engine = {.kv_pool_bytes = kv_pool_bytes}, .transport = "inproc"},
-      *std::move(checkpoint), *std::move(backend), std::move(transport));
+  auto core = WorkerCore::Create({.role = role, .engine = engine, .transport = "inproc"},
+                                 *std::move(checkpoint), *std::move(backend), std::move(transport));
   EXPECT_TRUE(core.ok()) << core.status();
   return *std::move(core);
 }
@@ -128,8 +132,8 @@ class ServedService {
 struct PrefillNode {
   PrefillNode(const std::string& model_file,
               TransportFactory transport,
-              std::size_t kv_pool_bytes = kTestPoolBytes)
-      : core(MakeCore(model_file, v1::ROLE_PREFILL, std::move(transport), kv_pool_bytes)),
+              const EngineOptions& engine = NodeEngine())
+      : core(MakeCore(model_file, v1::ROLE_PREFILL, std::move(transport), engine)),
         service(*core),
         served(&service) {}
 
@@ -150,8 +154,8 @@ struct DecodeNode {
   DecodeNode(const std::string& model_file,
              TransportFactory transport,
              HandoffTimes times = {},
-             std::size_t kv_pool_bytes = kTestPoolBytes)
-      : core(MakeCore(model_file, v1::ROLE_DECODE, std::move(transport), kv_pool_bytes)),
+             const EngineOptions& engine = NodeEngine())
+      : core(MakeCore(model_file, v1::ROLE_DECODE, std::move(transport), engine)),
         client(*PrefillClient::Create({})),
         sessions(*core, *client, times) {}
 
