@@ -16,8 +16,9 @@ namespace {
 constexpr Duration kIdleTick = std::chrono::milliseconds(100);
 constexpr Duration kEmptyTick = std::chrono::seconds(1);  // no sequence, no deadline
 
-// Waiting sequences that one step looks at. Few are admitted in a step, and each is looked up in
-// the prefix cache.
+// Waiting sequences that one step looks up in the prefix cache, and of these, offers to the
+// scheduler: few are admitted in a step, and a herd of equal prompts waits for one of them.
+constexpr int kLookups = 64;
 constexpr int kCandidates = 8;
 
 }  // namespace
@@ -306,13 +307,14 @@ std::vector<SequenceView> Engine::MakeViews() {
     }
   }
   std::vector<SequenceView> views;
+  int lookups = 0;
   int candidates = 0;
   for (const auto& sequence : sequences_) {
     if (sequence->ended) {
       continue;
     }
     if (sequence->may_share()) {
-      if (candidates == kCandidates || !FindHit(*sequence, coming)) {
+      if (candidates == kCandidates || ++lookups > kLookups || !FindHit(*sequence, coming)) {
         continue;
       }
       ++candidates;

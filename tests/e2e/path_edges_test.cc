@@ -95,23 +95,39 @@ TEST_F(PathEdgesTest, EveryLengthByEveryPath) {
   EXPECT_TRUE(AllBlocksFree(*decode.core));
 }
 
-// T26: the rule counts the prompt's tokens, and 512 itself is split.
+// T26: the rule counts the tokens that are not cached, and 512 itself is split.
 TEST_F(PathEdgesTest, TheThresholdSplits) {
-  const std::pair<std::size_t, v1::RouteReason> expected[] = {
-      {1, v1::ROUTE_REASON_SHORT_PROMPT},
-      {511, v1::ROUTE_REASON_SHORT_PROMPT},
-      {512, v1::ROUTE_REASON_PREFILL_QUICKER},
-      {513, v1::ROUTE_REASON_PREFILL_QUICKER}};
-  for (const auto& [length, reason] : expected) {
-    SCOPED_TRACE(absl::StrCat("prompt tokens: ", length));
-    const auto response =
-        cluster_->client().Complete(GreedyRequest(TinyPrompt(1, length), 4, v1::PATH_UNSPECIFIED));
+  constexpr v1::RouteReason kShort = v1::ROUTE_REASON_SHORT_PROMPT;
+  constexpr v1::RouteReason kSplit = v1::ROUTE_REASON_PREFILL_QUICKER;
+  constexpr v1::RouteReason kCached = v1::ROUTE_REASON_PREFIX_CACHED;
+  struct Row {
+    std::size_t known;  // tokens of the prompt that the decode worker has served before
+    std::size_t length;
+    v1::RouteReason reason;
+  };
+  const Row rows[] = {{0, 1, kShort},     {0, 511, kShort},    {0, 512, kSplit},
+                      {0, 513, kSplit},   {500, 600, kCached}, {88, 600, kSplit},
+                      {96, 607, kCached}, {96, 608, kSplit},   {511, 512, kCached}};
+  std::uint32_t seed = 100;
+  for (const auto& [known, length, reason] : rows) {
+    SCOPED_TRACE(absl::StrCat("prompt tokens: ", length, ", known: ", known));
+    const auto request = [&](std::size_t tokens, v1::Path path) {
+      return GreedyRequest(TinyPrompt(seed, tokens), 4, path);
+    };
+    if (known > 0) {
+      CompleteBy(v1::PATH_COLOCATED, request(known, v1::PATH_COLOCATED));
+    }
+    const v1::CompleteRequest free_choice = request(length, v1::PATH_UNSPECIFIED);
+    const auto response = cluster_->client().Complete(free_choice);
 
     ASSERT_TRUE(response.ok()) << response.status();
     EXPECT_EQ(response->timeline().reason(), reason);
-    EXPECT_EQ(response->timeline().path(), reason == v1::ROUTE_REASON_SHORT_PROMPT
-                                               ? v1::PATH_COLOCATED
-                                               : v1::PATH_DISAGGREGATED);
+    EXPECT_EQ(response->timeline().path(),
+              reason == kSplit ? v1::PATH_DISAGGREGATED : v1::PATH_COLOCATED);
+    const absl::StatusOr<Tokens> expected = reference_->Generate(free_choice);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    EXPECT_EQ(TokensOf(*response), *expected);
+    ++seed;
   }
 }
 
