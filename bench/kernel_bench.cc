@@ -28,6 +28,8 @@ constexpr int kKvHeads = 3;
 constexpr int kHeadDim = 64;
 constexpr int kFeedForward = 1536;
 constexpr int kVocabulary = 49152;
+constexpr std::size_t kProducts = 4;  // of a layer
+constexpr std::size_t kGated = 2;     // the one of these that is activated
 
 void Check(const absl::Status& status) {
   if (!status.ok()) {
@@ -96,7 +98,7 @@ std::unique_ptr<PackedWeight> MakeWeight(Backend& backend, int rows, int columns
 }
 
 struct Model {
-  std::vector<std::unique_ptr<PackedWeight>> layers;  // four for each layer, in the order of use
+  std::vector<std::unique_ptr<PackedWeight>> layers;  // kProducts for each layer, in order of use
   std::unique_ptr<PackedWeight> head;
 };
 
@@ -115,12 +117,24 @@ Model MakeModel(Backend& backend) {
 void BenchMatMul(Backend& backend) {
   const Model model = MakeModel(backend);
   constexpr int kMostRows = 512;
-  std::vector<BFloat16> input(kMostRows * kFeedForward, ToBFloat16(0.5f));
-  std::vector<float> output(kMostRows * 2 * kFeedForward + 64 * kVocabulary);
-  const auto multiply = [&](const PackedWeight& weight, int rows) {
-    Check(backend.MatMul({.input = {input.data(), rows, weight.columns()},
-                          .weight = &weight,
-                          .output = {output.data(), rows, weight.rows()}}));
+  std::vector<BFloat16> input(kMostRows * kFeedForward);
+  for (std::size_t i = 0; i < input.size(); ++i) {
+    input[i] = ToBFloat16(std::sin(static_cast<float>(i)));  // constant data would cost less power
+  }
+  std::vector<BFloat16> gated(kMostRows * kFeedForward);
+  std::vector<float> output(64 * kVocabulary);
+  // As in a step: the first product of a layer is kept as it is, two are added to the residual.
+  const auto multiply = [&](const PackedWeight& weight, std::size_t product, int rows) {
+    const TensorView<const BFloat16> view(input.data(), rows, weight.columns());
+    if (product == kGated) {
+      Check(backend.GatedMatMul(
+          {.input = view, .weight = &weight, .output = {gated.data(), rows, weight.rows() / 2}}));
+    } else {
+      Check(backend.MatMul({.input = view,
+                            .weight = &weight,
+                            .output = {output.data(), rows, weight.rows()},
+                            .accumulate = product % 2 == 1}));
+    }
   };
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 128, 512}) {
     const int head_rows = rows > 64 ? 1 : rows;  // a prompt needs the head once
@@ -135,10 +149,10 @@ void BenchMatMul(Backend& backend) {
     }
     count(*model.head, head_rows);
     Report("linear layers, M = " + std::to_string(rows), rows > 64 ? 3 : 9, flops, bytes, [&] {
-      for (const auto& weight : model.layers) {
-        multiply(*weight, rows);
+      for (std::size_t i = 0; i < model.layers.size(); ++i) {
+        multiply(*model.layers[i], i % kProducts, rows);
       }
-      multiply(*model.head, head_rows);
+      multiply(*model.head, 0, head_rows);
     });
   }
 }
@@ -230,18 +244,12 @@ void BenchAttention(Backend& backend) {
 
 void BenchRows(Backend& backend) {
   constexpr int kRows = 512;
-  std::vector<float> gate_up(kRows * 2 * kFeedForward, 0.3f);
-  std::vector<BFloat16> output(kRows * kFeedForward);
+  const std::vector<float> hidden(kRows * kWidth, 0.3f);
+  std::vector<BFloat16> output(kRows * kWidth);
   std::vector<float> weight(kWidth, 1.0f);
-  Report("silu, 512 rows x 30", 5, 0, 10.0 * kRows * kFeedForward * kLayers, [&] {
-    for (int layer = 0; layer < kLayers; ++layer) {
-      Check(backend.SiluMultiply({.gate_up = {gate_up.data(), kRows, 2 * kFeedForward},
-                                  .output = {output.data(), kRows, kFeedForward}}));
-    }
-  });
   Report("rms norm, 512 rows x 61", 5, 0, 6.0 * kRows * kWidth * (2 * kLayers + 1), [&] {
     for (int layer = 0; layer < 2 * kLayers + 1; ++layer) {
-      Check(backend.RmsNorm({.input = {gate_up.data(), kRows, kWidth},
+      Check(backend.RmsNorm({.input = {hidden.data(), kRows, kWidth},
                              .weight = {weight.data(), kWidth},
                              .epsilon = 1e-5f,
                              .output = {output.data(), kRows, kWidth}}));

@@ -130,7 +130,6 @@ absl::Status Transformer::AllocateActivations() {
   RETURN_IF_ERROR(allocate(normed_, rows, config_.hidden, sizeof(BFloat16)));
   RETURN_IF_ERROR(allocate(projected_, rows, projected, sizeof(float)));
   RETURN_IF_ERROR(allocate(attended_, rows, attended, sizeof(BFloat16)));
-  RETURN_IF_ERROR(allocate(gate_up_, rows, 2 * config_.feed_forward, sizeof(float)));
   RETURN_IF_ERROR(allocate(activated_, rows, config_.feed_forward, sizeof(BFloat16)));
   return allocate(logits_, limits_.logit_rows, config_.vocabulary, sizeof(float));
 }
@@ -235,7 +234,6 @@ absl::Status Transformer::RunAttention(const Layer& layer,
 absl::Status Transformer::RunFeedForward(const Layer& layer, int rows) {
   const auto hidden = View<float>(hidden_, rows, config_.hidden);
   const auto normed = View<BFloat16>(normed_, rows, config_.hidden);
-  const auto gate_up = View<float>(gate_up_, rows, 2 * config_.feed_forward);
   const auto activated = View<BFloat16>(activated_, rows, config_.feed_forward);
   RETURN_IF_ERROR(backend_.RmsNorm(
       {.input = hidden,
@@ -243,8 +241,7 @@ absl::Status Transformer::RunFeedForward(const Layer& layer, int rows) {
        .epsilon = static_cast<float>(config_.rms_epsilon),
        .output = normed}));
   RETURN_IF_ERROR(
-      backend_.MatMul({.input = normed, .weight = layer.gate_up.get(), .output = gate_up}));
-  RETURN_IF_ERROR(backend_.SiluMultiply({.gate_up = gate_up, .output = activated}));
+      backend_.GatedMatMul({.input = normed, .weight = layer.gate_up.get(), .output = activated}));
   return backend_.MatMul(
       {.input = activated, .weight = layer.down.get(), .output = hidden, .accumulate = true});
 }

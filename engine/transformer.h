@@ -106,7 +106,6 @@ class Transformer {
   std::unique_ptr<DeviceMemory> normed_;     // [T, E] bf16
   std::unique_ptr<DeviceMemory> projected_;  // [T, (H + 2G) * D] float
   std::unique_ptr<DeviceMemory> attended_;   // [T, H * D] bf16
-  std::unique_ptr<DeviceMemory> gate_up_;    // [T, 2F] float
   std::unique_ptr<DeviceMemory> activated_;  // [T, F] bf16
   std::unique_ptr<DeviceMemory> logits_;     // [R, V] float
 };

@@ -13,9 +13,9 @@ enum class Operation {
   kEmbedTokens,
   kRmsNorm,
   kMatMul,
+  kGatedMatMul,
   kRotateAndWriteKv,
   kPagedAttention,
-  kSiluMultiply,
   kSelectTokens,
   kCopy,
   kSynchronize,
@@ -23,8 +23,8 @@ enum class Operation {
 
 // Names in metrics and traces; by the value of Operation.
 inline constexpr std::array<std::string_view, 9> kOperationNames = {
-    "embed_tokens",  "rms_norm",      "mat_mul", "rotate_and_write_kv", "paged_attention",
-    "silu_multiply", "select_tokens", "copy",    "synchronize"};
+    "embed_tokens",    "rms_norm",      "mat_mul", "gated_mat_mul", "rotate_and_write_kv",
+    "paged_attention", "select_tokens", "copy",    "synchronize"};
 
 inline std::string_view OperationName(Operation operation) {
   return kOperationNames[static_cast<std::size_t>(operation)];
@@ -62,8 +62,8 @@ class OperationTimes {
 struct OperationCall {
   Operation operation = Operation::kEmbedTokens;
   int rows = 0;            // T of the call; 0 for copy and synchronize
-  int weight_rows = 0;     // mat_mul: N
-  int weight_columns = 0;  // mat_mul: K
+  int weight_rows = 0;     // mat_mul and gated_mat_mul: N
+  int weight_columns = 0;  // likewise: K
   TimePoint start;
   Duration duration{};
 };

@@ -93,6 +93,14 @@ struct MatMulArgs {
   bool accumulate = false;               // add to what output holds: the residual connection
 };
 
+// output = silu(gate) * up, with gate and up the two halves of input * weight^T and
+// silu(x) = x / (1 + exp(-x))
+struct GatedMatMulArgs {
+  TensorView<const BFloat16> input;      // [T, K]
+  const PackedWeight* weight = nullptr;  // [2F, K], gate then up
+  TensorView<BFloat16> output;           // [T, F]
+};
+
 // Rotates each key by its index in its segment and writes key and value into their slot of the
 // pool. Pairs (i, i + D/2) turn together.
 struct RotateAndWriteKvArgs {
@@ -135,12 +143,6 @@ struct PagedAttentionArgs {
   TensorView<BFloat16> output;  // [T, H, D]
 };
 
-// output = silu(gate) * up, with silu(x) = x / (1 + exp(-x))
-struct SiluMultiplyArgs {
-  TensorView<const float> gate_up;  // [T, 2F], gate then up
-  TensorView<BFloat16> output;      // [T, F]
-};
-
 enum class CopyDirection { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
 struct CopyArgs {
@@ -181,9 +183,9 @@ class Backend {
   virtual absl::Status EmbedTokens(const EmbedTokensArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
   virtual absl::Status MatMul(const MatMulArgs& args) = 0;
+  virtual absl::Status GatedMatMul(const GatedMatMulArgs& args) = 0;
   virtual absl::Status RotateAndWriteKv(const RotateAndWriteKvArgs& args) = 0;
   virtual absl::Status PagedAttention(const PagedAttentionArgs& args) = 0;
-  virtual absl::Status SiluMultiply(const SiluMultiplyArgs& args) = 0;
   virtual absl::Status SelectTokens(const SelectTokensArgs& args) = 0;  // waits for the device
 
   virtual absl::Status Copy(const CopyArgs& args) = 0;

@@ -1,6 +1,18 @@
 #include "kernels/profiled_backend.h"
 
 namespace baton {
+namespace {
+
+OperationCall ProductCall(Operation operation, int rows, const PackedWeight* weight) {
+  OperationCall call{.operation = operation, .rows = rows};
+  if (weight != nullptr) {  // without one the inner backend refuses the call
+    call.weight_rows = weight->rows();
+    call.weight_columns = weight->columns();
+  }
+  return call;
+}
+
+}  // namespace
 
 void ProfiledBackend::Reset() {
   times_ = {};
@@ -32,12 +44,13 @@ absl::Status ProfiledBackend::RmsNorm(const RmsNormArgs& args) {
 }
 
 absl::Status ProfiledBackend::MatMul(const MatMulArgs& args) {
-  OperationCall call{.operation = Operation::kMatMul, .rows = args.input.rows()};
-  if (args.weight != nullptr) {  // without one the inner backend refuses the call
-    call.weight_rows = args.weight->rows();
-    call.weight_columns = args.weight->columns();
-  }
-  return Measure(call, [&] { return inner_.MatMul(args); });
+  return Measure(ProductCall(Operation::kMatMul, args.input.rows(), args.weight),
+                 [&] { return inner_.MatMul(args); });
+}
+
+absl::Status ProfiledBackend::GatedMatMul(const GatedMatMulArgs& args) {
+  return Measure(ProductCall(Operation::kGatedMatMul, args.input.rows(), args.weight),
+                 [&] { return inner_.GatedMatMul(args); });
 }
 
 absl::Status ProfiledBackend::RotateAndWriteKv(const RotateAndWriteKvArgs& args) {
@@ -48,11 +61,6 @@ absl::Status ProfiledBackend::RotateAndWriteKv(const RotateAndWriteKvArgs& args)
 absl::Status ProfiledBackend::PagedAttention(const PagedAttentionArgs& args) {
   return Measure({.operation = Operation::kPagedAttention, .rows = args.query.rows()},
                  [&] { return inner_.PagedAttention(args); });
-}
-
-absl::Status ProfiledBackend::SiluMultiply(const SiluMultiplyArgs& args) {
-  return Measure({.operation = Operation::kSiluMultiply, .rows = args.output.rows()},
-                 [&] { return inner_.SiluMultiply(args); });
 }
 
 absl::Status ProfiledBackend::SelectTokens(const SelectTokensArgs& args) {

@@ -52,9 +52,9 @@ class ProfiledBackend final : public Backend {
   absl::Status EmbedTokens(const EmbedTokensArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status MatMul(const MatMulArgs& args) override;
+  absl::Status GatedMatMul(const GatedMatMulArgs& args) override;
   absl::Status RotateAndWriteKv(const RotateAndWriteKvArgs& args) override;
   absl::Status PagedAttention(const PagedAttentionArgs& args) override;
-  absl::Status SiluMultiply(const SiluMultiplyArgs& args) override;
   absl::Status SelectTokens(const SelectTokensArgs& args) override;
   absl::Status Copy(const CopyArgs& args) override;
   absl::Status Synchronize() override;

@@ -250,6 +250,17 @@ absl::Status Validate(const MatMulArgs& args) {
   return CheckShape(kOp, "output", args.output, {2, args.input.rows(), args.weight->rows()});
 }
 
+absl::Status Validate(const GatedMatMulArgs& args) {
+  constexpr const char* kOp = "gated_mat_mul";
+  RETURN_IF_ERROR(CheckWeight(kOp, "weight", args.weight));
+  if (args.weight->rows() % 2 != 0) {
+    return Wrong(kOp, absl::StrCat("weight has ", args.weight->rows(), " rows, not two halves"));
+  }
+  RETURN_IF_ERROR(
+      CheckShape(kOp, "input", args.input, {2, args.input.rows(), args.weight->columns()}));
+  return CheckShape(kOp, "output", args.output, {2, args.input.rows(), args.weight->rows() / 2});
+}
+
 absl::Status Validate(const RotateAndWriteKvArgs& args) {
   constexpr const char* kOp = "rotate_and_write_kv";
   RETURN_IF_ERROR(CheckPool(kOp, args.pool, args.layer));
@@ -285,13 +296,6 @@ absl::Status Validate(const PagedAttentionArgs& args) {
   }
   RETURN_IF_ERROR(CheckSegments(args));
   return CheckEntries(args);
-}
-
-absl::Status Validate(const SiluMultiplyArgs& args) {
-  constexpr const char* kOp = "silu_multiply";
-  const int width = args.output.extent(1);
-  RETURN_IF_ERROR(CheckShape(kOp, "output", args.output, {2, args.output.rows(), width}));
-  return CheckShape(kOp, "gate_up", args.gate_up, {2, args.output.rows(), 2 * width});
 }
 
 absl::Status Validate(const SelectTokensArgs& args) {

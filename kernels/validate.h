@@ -16,7 +16,7 @@ absl::Status Validate(const RmsNormArgs& args);
 absl::Status Validate(const MatMulArgs& args);
 absl::Status Validate(const RotateAndWriteKvArgs& args);
 absl::Status Validate(const PagedAttentionArgs& args);
-absl::Status Validate(const SiluMultiplyArgs& args);
+absl::Status Validate(const GatedMatMulArgs& args);
 absl::Status Validate(const SelectTokensArgs& args);
 absl::Status Validate(const CopyArgs& args);
 

@@ -3,130 +3,43 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
-#include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/amx_blocks.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/tile_rows.h"
 #include "kernels/cpu/vector_avx512bf16.h"
 
-// Rows times panels of packed weights on tile registers, in blocks of up to 32 rows by the 32
-// columns of a panel.
+// Rows times panels of packed weights, all rows of one panel after the other.
 //
-// 16 words of k of a panel are a tile pair as they lie. Every output starts from zero and takes k
-// in chunks of 32, the last one filled up with zeros, whatever block it falls into: that makes a
-// row's result independent of the rows beside it. Up to about 150 rows the weights' way from
-// memory is the bound, so that the arithmetic has to hide behind it; beyond, the second cache,
-// which brings two of the four tiles of each chunk. Unnamed namespace: see vector_plain.h.
+// Up to about 150 rows the way of the weights from memory is the bound, so that everything else has
+// to hide behind it. Beyond, it is the second cache, which brings activations and weights and takes
+// the sums: a product that is only there to be activated does not leave the first cache. Unnamed
+// namespace: see vector_plain.h.
 namespace baton {
 namespace {
 
-constexpr int kChunk = 32;               // values of k in one product of tiles
-constexpr int kChunkWords = kChunk / 2;  // rows of a tile of weights
-constexpr int kPanelRowBytes = kPanelColumns * 4;
-constexpr int kChunkLines = kChunkWords * kPanelRowBytes / 64;
-
-// One block of rows passes over a panel once, so that the panel has to be asked for shortly ahead
-// of use; 4 KiB is best by a little over 1, 2 and 8. More blocks ask for the next panel meanwhile.
-constexpr int kPrefetchBytes = 4096;
-
-// The last k of a row or a panel, filled up with zeros.
-struct alignas(64) PaddedInput {
-  std::uint32_t words[kTileRows][kTileWords];
-};
-struct alignas(64) PaddedPanel {
-  std::uint32_t words[kChunkWords][kPanelColumns];
-};
-// One tile of rows of a product.
-struct alignas(64) TileSums {
-  float values[kTileRows][kPanelColumns];
-};
-
-// Weights to ask for while a block runs.
-struct WeightStream {
-  const std::byte* next = nullptr;
-  int lines = 0;  // with each chunk
-
-  void Ask() {
-    for (int line = 0; line < lines; ++line) {
-      __builtin_prefetch(next + line * 64, 0, 2);
-    }
-    next += lines * 64;
-  }
-};
-
-// A tile's rows of a product: 16 from `first` on, or all if there are fewer. Off the grid of 16 the
-// last tile starts before the first row that nobody has computed, `first_new`; what it computes a
-// second time has the same bits.
-struct RowTile {
-  int first;
-  int first_new;
-};
-
-inline RowTile RowTileAt(int index, int rows) {
-  const int first_new = index * kTileRows;
-  return {.first = std::max(0, std::min(first_new, rows - kTileRows)), .first_new = first_new};
-}
-
-// Sums are tiles 0 and 1, and 2 and 3 for the second row tile.
-template <int kRowTiles>
-inline void MultiplyChunk(const void* const (&input)[2], std::ptrdiff_t stride, const void* panel) {
-  LoadTile<6>(panel, kPanelRowBytes);
-  LoadTile<4>(input[0], stride);
-  LoadTile<7>(static_cast<const std::byte*>(panel) + kTileRowBytes, kPanelRowBytes);
-  if constexpr (kRowTiles == 2) {
-    LoadTile<5>(input[1], stride);
-  }
-  DotTile<0, 4, 6>();
-  DotTile<1, 4, 7>();
-  if constexpr (kRowTiles == 2) {
-    DotTile<2, 5, 6>();
-    DotTile<3, 5, 7>();
-  }
-}
-
-// The chunk of the last `words` words of k, fewer than 16.
-template <int kRowTiles>
-void MultiplyLastChunk(const MatMulPanels& args,
-                       const std::uint16_t* const (&input)[2],
-                       const std::uint32_t* panel,
-                       int words) {
-  const auto rest = static_cast<std::size_t>(words);
-  PaddedPanel last_panel = {};
-  std::memcpy(last_panel.words, panel, rest * kPanelRowBytes);
-  PaddedInput last_input[kRowTiles] = {};
-  const int rows = std::min(args.rows, kTileRows);
-  for (int t = 0; t < kRowTiles; ++t) {
-    for (int r = 0; r < rows; ++r) {
-      std::memcpy(last_input[t].words[r], input[t] + r * args.input_stride, rest * 4);
+// Calls run(first_tile, lines) for each block of a panel, with the lines of weights to ask for in
+// each chunk: the panel itself shortly ahead where there is one block, else a share of the next.
+template <typename Run>
+void ForBlocks(int rows, const Run& run) {
+  const int row_tiles = (rows + kTileRows - 1) / kTileRows;
+  const int blocks = (row_tiles + 1) / 2;
+  const int lines = (kChunkLines + blocks - 1) / blocks;
+  for (int block = 0; block < blocks; ++block) {
+    const int wanted = block * lines < kChunkLines ? lines : 0;
+    if (2 * block + 1 < row_tiles) {
+      run(Constant<2>{}, 2 * block, wanted);
+    } else {
+      run(Constant<1>{}, 2 * block, wanted);
     }
   }
-  MultiplyChunk<kRowTiles>({&last_input[0], &last_input[kRowTiles - 1]}, kTileRowBytes,
-                           &last_panel);
 }
 
-template <int kRowTiles>
-void MultiplyBlock(const MatMulPanels& args,
-                   const RowTile* tiles,
-                   const std::uint32_t* panel,
-                   WeightStream& stream) {
-  ZeroTile<0>();
-  ZeroTile<1>();
-  if constexpr (kRowTiles == 2) {
-    ZeroTile<2>();
-    ZeroTile<3>();
-  }
-  const std::uint16_t* input[2] = {args.input + tiles[0].first * args.input_stride,
-                                   args.input + tiles[kRowTiles - 1].first * args.input_stride};
-  for (int chunk = args.word_columns / kChunkWords; chunk > 0; --chunk) {
-    stream.Ask();
-    MultiplyChunk<kRowTiles>({input[0], input[1]}, args.input_stride * 2, panel);
-    input[0] += kChunk;
-    input[1] += kChunk;
-    panel += kChunkWords * kPanelColumns;
-  }
-  if (const int words = args.word_columns % kChunkWords; words != 0) {
-    MultiplyLastChunk<kRowTiles>(args, input, panel, words);
-  }
+// Where to start asking for weights while the first block of `panel` runs.
+inline const std::byte* WeightsAhead(const std::uint32_t* panel, int rows, int word_columns) {
+  const std::ptrdiff_t panel_bytes = word_columns * std::ptrdiff_t{kPanelRowBytes};
+  return reinterpret_cast<const std::byte*>(panel) +
+         (rows <= 2 * kTileRows ? kPrefetchBytes : panel_bytes);
 }
 
 // Puts or adds what a row tile has to add to the output.
@@ -147,65 +60,86 @@ inline void FinishTile(
 
 // kRowTiles tiles of rows times one panel.
 template <int kRowTiles>
-void RunBlock(const MatMulPanels& args, int first_tile, int panel, WeightStream& stream) {
-  RowTile tiles[kRowTiles];
-  for (int t = 0; t < kRowTiles; ++t) {
-    tiles[t] = RowTileAt(first_tile + t, args.rows);
-  }
-  MultiplyBlock<kRowTiles>(
-      args, tiles, args.panels + panel * args.word_columns * std::ptrdiff_t{kPanelColumns}, stream);
+void MatMulBlock(const MatMulPanels& args,
+                 const AmxInput& input,
+                 int first_tile,
+                 int column,
+                 WeightStream& stream) {
+  const RowTile tiles[2] = {RowTileAt(first_tile, args.rows),
+                            RowTileAt(first_tile + kRowTiles - 1, args.rows)};
+  MultiplyBlock<kRowTiles>(input, tiles, args.panels + std::ptrdiff_t{column} * args.word_columns,
+                           stream);
 
-  const int column = panel * kPanelColumns;
   const int columns = std::min(kPanelColumns, args.columns - column);
-  const bool in_place = !args.accumulate && columns == kPanelColumns;
-  const std::ptrdiff_t stride = in_place ? args.output_stride * 4 : kPanelRowBytes;
-  TileSums sums[kRowTiles];
-  float* target[kRowTiles];
+  if (!args.accumulate && columns == kPanelColumns) {
+    float* const output = args.output + column;
+    StoreBlock<kRowTiles>({output + tiles[0].first * args.output_stride,
+                           output + tiles[1].first * args.output_stride},
+                          args.output_stride * 4);
+    return;
+  }
+  TileSums sums[2];
+  StoreBlock<kRowTiles>({&sums[0].values[0][0], &sums[1].values[0][0]}, kPanelRowBytes);
   for (int t = 0; t < kRowTiles; ++t) {
-    target[t] = in_place ? args.output + tiles[t].first * args.output_stride + column
-                         : &sums[t].values[0][0];
-  }
-  StoreTile<0>(target[0], stride);
-  StoreTile<1>(target[0] + kTileWords, stride);
-  if constexpr (kRowTiles == 2) {
-    StoreTile<2>(target[1], stride);
-    StoreTile<3>(target[1] + kTileWords, stride);
-  }
-  for (int t = 0; t < kRowTiles && !in_place; ++t) {
     FinishTile(args, tiles[t], sums[t], column, columns);
   }
 }
 
-inline TileConfig MatMulTiles(int rows) {
-  TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) {
-    const bool holds_rows = tile < 6;
-    config.rows[tile] =
-        static_cast<std::uint8_t>(holds_rows ? std::min(rows, kTileRows) : kChunkWords);
-    config.row_bytes[tile] = kTileRowBytes;
-  }
-  return config;
-}
-
 inline void AmxMatMulPanels(const MatMulPanels& args) {
   const TileScope scope(MatMulTiles(args.rows));
-  const int row_tiles = (args.rows + kTileRows - 1) / kTileRows;
-  const int blocks = (row_tiles + 1) / 2;
-  const int lines = (kChunkLines + blocks - 1) / blocks;
-  const int panels = (args.columns + kPanelColumns - 1) / kPanelColumns;
-  const std::ptrdiff_t panel_bytes = args.word_columns * std::ptrdiff_t{kPanelRowBytes};
-  const auto* weights = reinterpret_cast<const std::byte*>(args.panels);
-  for (int panel = 0; panel < panels; ++panel) {
-    const std::ptrdiff_t ahead = blocks == 1 ? kPrefetchBytes : panel_bytes;
-    WeightStream stream{.next = weights + panel * panel_bytes + ahead};
-    for (int tile = 0; tile < row_tiles; tile += 2) {
-      stream.lines = tile / 2 * lines < kChunkLines ? lines : 0;
-      if (tile + 1 < row_tiles) {
-        RunBlock<2>(args, tile, panel, stream);
-      } else {
-        RunBlock<1>(args, tile, panel, stream);
-      }
+  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
+  for (int column = 0; column < args.columns; column += kPanelColumns) {
+    const std::uint32_t* panel = args.panels + std::ptrdiff_t{column} * args.word_columns;
+    WeightStream stream{.next = WeightsAhead(panel, args.rows, args.word_columns)};
+    ForBlocks(args.rows, [&](auto row_tiles, int first_tile, int lines) {
+      stream.lines = lines;
+      MatMulBlock<decltype(row_tiles)::kValue>(args, input, first_tile, column, stream);
+    });
+  }
+}
+
+// kRowTiles tiles of rows times a panel of gates and one of what they multiply.
+template <int kRowTiles>
+void GatedMatMulBlock(const GatedMatMulPanels& args,
+                      const AmxInput& input,
+                      int first_tile,
+                      int panel,
+                      WeightStream (&streams)[2]) {
+  using V = VectorAvx512Bf16;
+  const RowTile tiles[2] = {RowTileAt(first_tile, args.rows),
+                            RowTileAt(first_tile + kRowTiles - 1, args.rows)};
+  const std::ptrdiff_t offset = panel * std::ptrdiff_t{kPanelColumns} * args.word_columns;
+  TileSums gate[2];
+  TileSums up[2];
+  MultiplyBlock<kRowTiles>(input, tiles, args.gate_panels + offset, streams[0]);
+  StoreBlock<kRowTiles>({&gate[0].values[0][0], &gate[1].values[0][0]}, kPanelRowBytes);
+  MultiplyBlock<kRowTiles>(input, tiles, args.up_panels + offset, streams[1]);
+  StoreBlock<kRowTiles>({&up[0].values[0][0], &up[1].values[0][0]}, kPanelRowBytes);
+  for (int t = 0; t < kRowTiles; ++t) {
+    const int end = std::min(args.rows, tiles[t].first + kTileRows);
+    for (int row = tiles[t].first_new; row < end; ++row) {
+      const float* g = gate[t].values[row - tiles[t].first];
+      const float* u = up[t].values[row - tiles[t].first];
+      V::StoreBFloat16Twice(args.output + row * args.output_stride + panel * kPanelColumns,
+                            V::Multiply(Silu<V>(V::Load(g)), V::Load(u)),
+                            V::Multiply(Silu<V>(V::Load(g + V::kLanes)), V::Load(u + V::kLanes)));
     }
+  }
+}
+
+inline void AmxGatedMatMulPanels(const GatedMatMulPanels& args) {
+  const TileScope scope(MatMulTiles(args.rows));
+  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
+  for (int panel = 0; panel < args.panels; ++panel) {
+    const std::ptrdiff_t offset = panel * std::ptrdiff_t{kPanelColumns} * args.word_columns;
+    WeightStream streams[2] = {
+        {.next = WeightsAhead(args.gate_panels + offset, args.rows, args.word_columns)},
+        {.next = WeightsAhead(args.up_panels + offset, args.rows, args.word_columns)}};
+    ForBlocks(args.rows, [&](auto row_tiles, int first_tile, int lines) {
+      streams[0].lines = lines;
+      streams[1].lines = lines;
+      GatedMatMulBlock<decltype(row_tiles)::kValue>(args, input, first_tile, panel, streams);
+    });
   }
 }
 

@@ -119,9 +119,9 @@ class CpuBackend final : public Backend {
   absl::Status EmbedTokens(const EmbedTokensArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status MatMul(const MatMulArgs& args) override;
+  absl::Status GatedMatMul(const GatedMatMulArgs& args) override;
   absl::Status RotateAndWriteKv(const RotateAndWriteKvArgs& args) override;
   absl::Status PagedAttention(const PagedAttentionArgs& args) override;
-  absl::Status SiluMultiply(const SiluMultiplyArgs& args) override;
   absl::Status SelectTokens(const SelectTokensArgs& args) override;
 
   absl::Status Copy(const CopyArgs& args) override {
@@ -145,11 +145,15 @@ class CpuBackend final : public Backend {
     });
   }
 
+  // For a width off the grid of panels, where a panel holds gates and what they multiply.
+  absl::Status GatedMatMulInTwoSteps(const GatedMatMulArgs& args, int width);
+
   const KernelTable& kernels_;
   ThreadPool pool_;
   CpuPagedAttention attention_;
   std::vector<TokenSelector> selectors_;  // one for each thread
   HugePageArena weight_memory_;
+  std::vector<float> gate_up_;  // [T, 2F] of GatedMatMulInTwoSteps
 };
 
 absl::StatusOr<const CpuPackedWeight*> OwnWeight(const char* op, const PackedWeight& weight) {
@@ -223,6 +227,46 @@ absl::Status CpuBackend::MatMul(const MatMulArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CpuBackend::GatedMatMul(const GatedMatMulArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  ASSIGN_OR_RETURN(const CpuPackedWeight* weight, OwnWeight("gated_mat_mul", *args.weight));
+  if (args.input.rows() == 0) {
+    return absl::OkStatus();
+  }
+  const int width = weight->rows() / 2;
+  if (width % kPanelColumns != 0) {
+    return GatedMatMulInTwoSteps(args, width);
+  }
+  const int panels = width / kPanelColumns;
+  const MatMulShares shares(panels, args.input.rows(), pool_.threads());
+  pool_.ParallelFor(shares.count(), [&](int share, int) {
+    const auto [first_panel, end_panel, first_row, end_row] = shares[share];
+    kernels_.gated_mat_mul_panels(
+        {.gate_panels = weight->panel(first_panel),
+         .up_panels = weight->panel(panels + first_panel),
+         .panels = end_panel - first_panel,
+         .input = Bits(args.input.Row(first_row)),
+         .input_stride = args.input.row_stride(),
+         .rows = end_row - first_row,
+         .word_columns = weight->columns() / 2,
+         .output = Bits(args.output.Row(first_row)) + first_panel * kPanelColumns,
+         .output_stride = args.output.row_stride()});
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::GatedMatMulInTwoSteps(const GatedMatMulArgs& args, int width) {
+  const int rows = args.input.rows();
+  gate_up_.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(2 * width));
+  const TensorView<float> gate_up(gate_up_.data(), rows, 2 * width);
+  RETURN_IF_ERROR(MatMul({.input = args.input, .weight = args.weight, .output = gate_up}));
+  ForRows(rows, [&](int t) {
+    const float* gate = gate_up.Row(t);
+    kernels_.silu_multiply_row(gate, gate + width, width, Bits(args.output.Row(t)));
+  });
+  return absl::OkStatus();
+}
+
 absl::Status CpuBackend::RotateAndWriteKv(const RotateAndWriteKvArgs& args) {
   RETURN_IF_ERROR(Validate(args));
   RETURN_IF_ERROR(CheckPoolLayout("rotate_and_write_kv", args.pool));
@@ -236,16 +280,6 @@ absl::Status CpuBackend::PagedAttention(const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(CheckPoolLayout("paged_attention", args.pool));
   ASSIGN_OR_RETURN(const CpuRopeTable* rope, OwnRope("paged_attention", *args.rope));
   return attention_.Run(args, *rope);
-}
-
-absl::Status CpuBackend::SiluMultiply(const SiluMultiplyArgs& args) {
-  RETURN_IF_ERROR(Validate(args));
-  const int width = args.output.extent(1);
-  ForRows(args.output.rows(), [&](int t) {
-    const float* gate = args.gate_up.Row(t);
-    kernels_.silu_multiply_row(gate, gate + width, width, Bits(args.output.Row(t)));
-  });
-  return absl::OkStatus();
 }
 
 absl::Status CpuBackend::SelectTokens(const SelectTokensArgs& args) {

@@ -23,6 +23,20 @@ struct MatMulPanels {
   bool accumulate = false;
 };
 
+// Rows of activations times panels of gates and as many of what the gates multiply: output =
+// silu(input * gate) * (input * up).
+struct GatedMatMulPanels {
+  const std::uint32_t* gate_panels = nullptr;  // [panels, K/2, 32], as in MatMulPanels
+  const std::uint32_t* up_panels = nullptr;    // likewise
+  int panels = 0;
+  const std::uint16_t* input = nullptr;  // [rows, K] bf16
+  std::ptrdiff_t input_stride = 0;       // in elements
+  int rows = 0;                          // at least 1
+  int word_columns = 0;                  // K/2
+  std::uint16_t* output = nullptr;       // [rows, 32 * panels] bf16
+  std::ptrdiff_t output_stride = 0;      // in elements
+};
+
 // Queries of one key/value head that see the same list of segments. See tile_attention.h for the
 // order of work.
 struct AttentionTile {
@@ -62,6 +76,7 @@ struct KernelTable {
   const char* arithmetic;
 
   void (*mat_mul_panels)(const MatMulPanels& panels);
+  void (*gated_mat_mul_panels)(const GatedMatMulPanels& panels);
   void (*attention_tile)(const AttentionTile& tile);
   // Rows of a tile, queries times group, that suit it; more only where one query has more.
   int attention_rows;

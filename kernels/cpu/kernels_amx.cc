@@ -9,6 +9,7 @@ namespace {
 constexpr KernelTable MakeAmxTable() {
   KernelTable table = MakeKernelTable<VectorAvx512Bf16>("cpu-amx");
   table.mat_mul_panels = AmxMatMulPanels;
+  table.gated_mat_mul_panels = AmxGatedMatMulPanels;
   table.attention_tile = AmxAttendTile;
   table.attention_rows = kAmxAttentionRows;
   table.attention_scratch_floats = AmxAttentionScratchFloats;

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/constant_dispatch.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/tile_rows.h"
 
 // Rows times one panel of packed weights, in register tiles of up to V::kMatMulRows rows by
 // V::kMatMulVectors vectors.
@@ -132,6 +133,37 @@ void MatMulPanelRuns(const MatMulPanels& args) {
                         .output_stride = args.output_stride,
                         .columns = rest < kPanelColumns ? rest : kPanelColumns,
                         .accumulate = args.accumulate});
+  }
+}
+
+// Gates and what they multiply meet in the first cache, some rows at a time.
+template <typename V>
+void GatedMatMulPanelRuns(const GatedMatMulPanels& args) {
+  constexpr int kRows = 4 * V::kMatMulRows;
+  float gate[kRows][kPanelColumns];
+  float up[kRows][kPanelColumns];
+  for (int panel = 0; panel < args.panels; ++panel) {
+    const std::ptrdiff_t offset = panel * std::ptrdiff_t{kPanelColumns} * args.word_columns;
+    for (int row = 0; row < args.rows; row += kRows) {
+      const int rows = args.rows - row < kRows ? args.rows - row : kRows;
+      MatMulPanel product = {.panel = args.gate_panels + offset,
+                             .input = args.input + row * args.input_stride,
+                             .input_stride = args.input_stride,
+                             .rows = rows,
+                             .word_columns = args.word_columns,
+                             .output = &gate[0][0],
+                             .output_stride = kPanelColumns,
+                             .columns = kPanelColumns,
+                             .accumulate = false};
+      MatMulPanelRows<V>(product);
+      product.panel = args.up_panels + offset;
+      product.output = &up[0][0];
+      MatMulPanelRows<V>(product);
+      for (int r = 0; r < rows; ++r) {
+        SiluMultiplyRow<V>(gate[r], up[r], kPanelColumns,
+                           args.output + (row + r) * args.output_stride + panel * kPanelColumns);
+      }
+    }
   }
 }
 

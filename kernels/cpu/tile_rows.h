@@ -41,14 +41,18 @@ template <typename V>
 }
 
 template <typename V>
+[[gnu::always_inline]] inline typename V::Float Silu(typename V::Float x) {
+  const typename V::Float e = V::Exp2(V::Multiply(x, V::Set(-kLog2E)));
+  return V::Divide(x, V::Add(V::Set(1.0f), e));
+}
+
+template <typename V>
 [[gnu::flatten]] void SiluMultiplyRow(const float* gate,
                                       const float* up,
                                       int width,
                                       std::uint16_t* output) {
   ForLanes<V>(width, [&](int i, int n) {
-    const typename V::Float x = V::LoadFirst(gate + i, n);
-    const typename V::Float e = V::Exp2(V::Multiply(x, V::Set(-kLog2E)));
-    const typename V::Float silu = V::Divide(x, V::Add(V::Set(1.0f), e));
+    const typename V::Float silu = Silu<V>(V::LoadFirst(gate + i, n));
     V::StoreBFloat16First(output + i, V::Multiply(silu, V::LoadFirst(up + i, n)), n);
   });
 }

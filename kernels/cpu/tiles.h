@@ -13,6 +13,7 @@ template <typename V>
 constexpr KernelTable MakeKernelTable(const char* arithmetic) {
   return {.arithmetic = arithmetic,
           .mat_mul_panels = MatMulPanelRuns<V>,
+          .gated_mat_mul_panels = GatedMatMulPanelRuns<V>,
           .attention_tile = AttendTile<V>,
           .attention_rows = kAttentionTileRows,
           .attention_scratch_floats = AttentionScratchFloats,

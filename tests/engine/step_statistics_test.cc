@@ -178,8 +178,8 @@ TEST_F(StepStatisticsTest, EveryOperationOfAStepIsCounted) {
   EXPECT_EQ(times[Operation::kEmbedTokens].calls, 1);
   EXPECT_EQ(times[Operation::kRotateAndWriteKv].calls, layers);
   EXPECT_EQ(times[Operation::kPagedAttention].calls, layers);
-  EXPECT_EQ(times[Operation::kSiluMultiply].calls, layers);
-  EXPECT_EQ(times[Operation::kMatMul].calls, 4 * layers + 1);
+  EXPECT_EQ(times[Operation::kGatedMatMul].calls, layers);
+  EXPECT_EQ(times[Operation::kMatMul].calls, 3 * layers + 1);
   EXPECT_EQ(times[Operation::kSelectTokens].calls, 1);
   EXPECT_GT(times[Operation::kMatMul].time, Duration::zero());
 }

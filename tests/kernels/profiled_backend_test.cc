@@ -47,9 +47,9 @@ class FakeBackend final : public Backend {
   absl::Status EmbedTokens(const EmbedTokensArgs&) override { return Take(1, "embed"); }
   absl::Status RmsNorm(const RmsNormArgs&) override { return Take(2, "norm"); }
   absl::Status MatMul(const MatMulArgs&) override { return Take(3, "mat_mul"); }
-  absl::Status RotateAndWriteKv(const RotateAndWriteKvArgs&) override { return Take(4, "rotate"); }
-  absl::Status PagedAttention(const PagedAttentionArgs&) override { return Take(5, "attention"); }
-  absl::Status SiluMultiply(const SiluMultiplyArgs&) override { return Take(6, "silu"); }
+  absl::Status GatedMatMul(const GatedMatMulArgs&) override { return Take(4, "gated_mat_mul"); }
+  absl::Status RotateAndWriteKv(const RotateAndWriteKvArgs&) override { return Take(5, "rotate"); }
+  absl::Status PagedAttention(const PagedAttentionArgs&) override { return Take(6, "attention"); }
   absl::Status SelectTokens(const SelectTokensArgs&) override { return Take(7, "select"); }
   absl::Status Copy(const CopyArgs&) override { return Take(8, "copy"); }
   absl::Status Synchronize() override { return Take(9, "synchronize"); }
@@ -67,9 +67,11 @@ class FakeBackend final : public Backend {
 
 // Each operation once, in the order of Operation.
 std::vector<absl::Status> CallEach(Backend& backend) {
-  return {backend.EmbedTokens({}),      backend.RmsNorm({}),        backend.MatMul({}),
-          backend.RotateAndWriteKv({}), backend.PagedAttention({}), backend.SiluMultiply({}),
-          backend.SelectTokens({}),     backend.Copy({}),           backend.Synchronize()};
+  return {backend.EmbedTokens({}),      backend.RmsNorm({}),
+          backend.MatMul({}),           backend.GatedMatMul({}),
+          backend.RotateAndWriteKv({}), backend.PagedAttention({}),
+          backend.SelectTokens({}),     backend.Copy({}),
+          backend.Synchronize()};
 }
 
 class ProfiledBackendTest : public testing::Test {

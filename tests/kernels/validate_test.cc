@@ -90,6 +90,19 @@ TEST_F(ValidateTest, AcceptsWhatIsRight) {
   }
 }
 
+TEST_F(ValidateTest, NamesTheFieldOfAGatedMatMul) {
+  const MatMulArgs product = MatMul();  // the weight is [6, 4]
+  const GatedMatMulArgs good = {
+      .input = product.input, .weight = product.weight, .output = {halves_, 2, 3}};
+  EXPECT_TRUE(backend_->GatedMatMul(good).ok());
+  GatedMatMulArgs args = good;
+  args.output = {halves_, 2, 6};
+  ExpectRefused(backend_->GatedMatMul(args), "gated_mat_mul", "output is [2, 6], needs [2, 3]");
+  args = good;
+  args.weight = nullptr;
+  ExpectRefused(backend_->GatedMatMul(args), "gated_mat_mul", "weight");
+}
+
 TEST_F(ValidateTest, NamesTheFieldOfAMatMul) {
   MatMulArgs args = MatMul();
   args.weight = nullptr;
@@ -232,8 +245,6 @@ TEST_F(ValidateTest, RefusesWeightsRopesAndActivationsOfAnImpossibleShape) {
   ExpectRefused(backend_->Pack(4, 3, reader).status(), "pack", "4 rows and 3 columns");
   ExpectRefused(backend_->Pack(0, 4, reader).status(), "pack", "0 rows");
   ExpectRefused(backend_->MakeRopeTable({}, 4).status(), "make_rope_table", "frequency");
-  ExpectRefused(backend_->SiluMultiply({.gate_up = {floats_, 2, 7}, .output = {halves_, 2, 4}}),
-                "silu_multiply", "gate_up");
   ExpectRefused(backend_->Copy({.bytes = 1}), "copy", "source");
 }
 
