@@ -19,7 +19,8 @@ namespace {
 constexpr int kChunk = 32;               // values of k in one product of tiles
 constexpr int kChunkWords = kChunk / 2;  // rows of a tile of weights
 constexpr int kPanelRowBytes = kPanelColumns * 4;
-constexpr int kChunkLines = kChunkWords * kPanelRowBytes / 64;
+constexpr int kChunkPortions = 4;  // of requests for weights in a chunk
+constexpr int kPortionLines = kChunkWords * kPanelRowBytes / 64 / kChunkPortions;
 
 // One block of rows passes over a panel once, so that the panel has to be asked for shortly ahead
 // of use; 4 KiB is best by a little over 1, 2 and 8. More blocks ask for the next panel meanwhile.
@@ -45,10 +46,11 @@ struct AmxInput {
   int word_columns;  // K/2
 };
 
-// Weights to ask for while a block runs.
+// Weights to ask for while a block runs: in small portions between the products, since many
+// requests at once hold up the loads behind them.
 struct WeightStream {
   const std::byte* next = nullptr;
-  int lines = 0;  // with each chunk
+  int lines = 0;  // of a portion
 
   void Ask() {
     for (int line = 0; line < lines; ++line) {
@@ -73,17 +75,26 @@ inline RowTile RowTileAt(int index, int rows) {
 
 // Sums are tiles 0 and 1, and 2 and 3 for the second row tile.
 template <int kRowTiles>
-inline void MultiplyChunk(const void* const (&input)[2], std::ptrdiff_t stride, const void* panel) {
+inline void MultiplyChunk(const void* const (&input)[2],
+                          std::ptrdiff_t stride,
+                          const void* panel,
+                          WeightStream& stream) {
   LoadTile<6>(panel, kPanelRowBytes);
   LoadTile<4>(input[0], stride);
   LoadTile<7>(static_cast<const std::byte*>(panel) + kTileRowBytes, kPanelRowBytes);
   if constexpr (kRowTiles == 2) {
     LoadTile<5>(input[1], stride);
   }
+  stream.Ask();
   DotTile<0, 4, 6>();
+  stream.Ask();
   DotTile<1, 4, 7>();
+  stream.Ask();
   if constexpr (kRowTiles == 2) {
     DotTile<2, 5, 6>();
+  }
+  stream.Ask();
+  if constexpr (kRowTiles == 2) {
     DotTile<3, 5, 7>();
   }
 }
@@ -104,8 +115,9 @@ void MultiplyLastChunk(const AmxInput& args,
       std::memcpy(last_input[t].words[r], input[t] + r * args.input_stride, rest * 4);
     }
   }
-  MultiplyChunk<kRowTiles>({&last_input[0], &last_input[kRowTiles - 1]}, kTileRowBytes,
-                           &last_panel);
+  WeightStream nothing;
+  MultiplyChunk<kRowTiles>({&last_input[0], &last_input[kRowTiles - 1]}, kTileRowBytes, &last_panel,
+                           nothing);
 }
 
 template <int kRowTiles>
@@ -122,8 +134,7 @@ void MultiplyBlock(const AmxInput& args,
   const std::uint16_t* input[2] = {args.input + tiles[0].first * args.input_stride,
                                    args.input + tiles[kRowTiles - 1].first * args.input_stride};
   for (int chunk = args.word_columns / kChunkWords; chunk > 0; --chunk) {
-    stream.Ask();
-    MultiplyChunk<kRowTiles>({input[0], input[1]}, args.input_stride * 2, panel);
+    MultiplyChunk<kRowTiles>({input[0], input[1]}, args.input_stride * 2, panel, stream);
     input[0] += kChunk;
     input[1] += kChunk;
     panel += kChunkWords * kPanelColumns;

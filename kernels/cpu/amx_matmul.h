@@ -18,15 +18,16 @@
 namespace baton {
 namespace {
 
-// Calls run(first_tile, lines) for each block of a panel, with the lines of weights to ask for in
-// each chunk: the panel itself shortly ahead where there is one block, else a share of the next.
+// Calls run(row tiles, first_tile, lines) for each block of a panel, with the lines of weights to
+// ask for in each portion: the panel itself shortly ahead where there is one block, else a share of
+// the next.
 template <typename Run>
 void ForBlocks(int rows, const Run& run) {
   const int row_tiles = (rows + kTileRows - 1) / kTileRows;
   const int blocks = (row_tiles + 1) / 2;
-  const int lines = (kChunkLines + blocks - 1) / blocks;
+  const int lines = (kPortionLines + blocks - 1) / blocks;
   for (int block = 0; block < blocks; ++block) {
-    const int wanted = block * lines < kChunkLines ? lines : 0;
+    const int wanted = block * lines < kPortionLines ? lines : 0;
     if (2 * block + 1 < row_tiles) {
       run(Constant<2>{}, 2 * block, wanted);
     } else {
