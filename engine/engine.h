@@ -126,14 +126,18 @@ class Engine {
   bool HasWork() const;
   void EndOverdue();
   void Step();
-  void Apply(const StepPlan& plan);
+
+  // In engine_blocks.cc.
   std::vector<SequenceView> MakeViews();
   bool FindHit(Sequence& sequence, const absl::flat_hash_set<PrefixHash>& coming);
   SequenceView ViewOf(const Sequence& sequence) const;
+  void Apply(const StepPlan& plan);
   BlockLease PinHit(const Sequence& sequence);
   void Admit(Sequence& sequence, int blocks, BlockLease hit);
   void TakeHit(Sequence& sequence, BlockLease hit, const BlockLease& fresh);
   void RegisterBlocks(Sequence& sequence);
+
+  // In engine_compute.cc.
   void Compute(const StepPlan& plan);
   bool IsAbandoned(const StepPlan& plan);
   // A row of a step's batch whose logits are wanted.
@@ -149,6 +153,7 @@ class Engine {
                   std::span<const LogitRow> wanted,
                   TensorView<const float> logits);
   void TakeSample(Sequence& sequence, bool of_prompt, Sample sample);
+
   void Replace(Sequence& sequence, int valid_blocks);
   void AppendToken(Sequence& sequence, const SelectedToken& selected);
   void End(Sequence& sequence, absl::Status status, FinishReason reason = FinishReason::kStop);
