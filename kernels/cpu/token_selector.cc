@@ -61,15 +61,6 @@ bool HasPenalty(const TokenSelection& row) {
   return row.repetition_penalty != 1 || row.frequency_penalty != 0 || row.presence_penalty != 0;
 }
 
-// More likely first, among equals the lowest id.
-struct MoreLikely {
-  const float* logits;
-
-  bool operator()(int a, int b) const {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  }
-};
-
 }  // namespace
 
 absl::Status TokenSelector::Select(const float* logits,
@@ -147,12 +138,16 @@ int TokenSelector::Draw(const float* logits,
   const float scale = std::min(1.0f / row.temperature, 1e30f);
   kernels_.softmax_weights(logits, vocabulary, maximum, scale, weights_.data());
   Filter(logits, vocabulary, row);
+  const double uniform = UniformDraw(row.seed, row.position);
+  if (row.top_p < 1) {
+    return nucleus_.Draw(logits, maximum, weights_.data(), candidates_, row.top_p, uniform);
+  }
 
   double total = 0;
   for (const int token : candidates_) {
     total += static_cast<double>(weights_[static_cast<std::size_t>(token)]);
   }
-  const double target = UniformDraw(row.seed, row.position) * total;
+  const double target = uniform * total;
   double passed = 0;
   for (const int token : candidates_) {
     passed += static_cast<double>(weights_[static_cast<std::size_t>(token)]);
@@ -163,8 +158,7 @@ int TokenSelector::Draw(const float* logits,
   return candidates_.back();  // the draw fell on the last rounding error
 }
 
-// Leaves in candidates_ the tokens that top_k, min_p and top_p keep, in an order that only the
-// logits decide.
+// Leaves in candidates_ the tokens that top_k and min_p keep, by id.
 void TokenSelector::Filter(const float* logits, int vocabulary, const TokenSelection& row) {
   candidates_.clear();
   for (int token = 0; token < vocabulary; ++token) {
@@ -173,40 +167,12 @@ void TokenSelector::Filter(const float* logits, int vocabulary, const TokenSelec
       candidates_.push_back(token);
     }
   }
-  const MoreLikely more_likely{logits};
   if (row.top_k > 0 && static_cast<std::size_t>(row.top_k) < candidates_.size()) {
     std::nth_element(candidates_.begin(), candidates_.begin() + row.top_k, candidates_.end(),
-                     more_likely);
+                     MoreLikely{logits});
     candidates_.resize(static_cast<std::size_t>(row.top_k));
     std::sort(candidates_.begin(), candidates_.end());
   }
-  if (row.top_p >= 1) {
-    return;
-  }
-  double total = 0;
-  for (const int token : candidates_) {
-    total += static_cast<double>(weights_[static_cast<std::size_t>(token)]);
-  }
-  const double enough = static_cast<double>(row.top_p) * total;
-  // All tokens below this weight have less than total - enough together, so that the others reach
-  // enough without them. Halved to stay clear of rounding.
-  const double negligible = 0.5 * (total - enough) / static_cast<double>(candidates_.size());
-  std::erase_if(candidates_, [&](int token) {
-    return static_cast<double>(weights_[static_cast<std::size_t>(token)]) < negligible;
-  });
-  // A heap gives the most likely ones in order without sorting all. std heaps grow at the back:
-  // what is taken gathers there, last taken first.
-  const auto less_likely = [&](int a, int b) { return more_likely(b, a); };
-  std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
-  double kept = 0;
-  auto heap_end = candidates_.end();
-  while (heap_end != candidates_.begin() && kept < enough) {
-    std::pop_heap(candidates_.begin(), heap_end, less_likely);
-    --heap_end;
-    kept += static_cast<double>(weights_[static_cast<std::size_t>(*heap_end)]);
-  }
-  candidates_.erase(candidates_.begin(), heap_end);
-  std::reverse(candidates_.begin(), candidates_.end());
 }
 
 void TokenSelector::ReportLogprobs(const float* logits,

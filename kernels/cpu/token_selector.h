@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/nucleus_sampler.h"
 #include "kernels/select_tokens.h"
 
 namespace baton {
@@ -40,6 +41,7 @@ class TokenSelector {
   std::vector<float> adjusted_;  // [V]
   std::vector<float> weights_;   // [V] probabilities relative to the most likely token's
   std::vector<int> candidates_;  // token ids
+  NucleusSampler nucleus_;
   std::vector<std::uint32_t> output_count_;  // [V] all zero between rows
   std::vector<std::uint8_t> seen_;           // [V] likewise
 };

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "kernels/philox.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace baton {
@@ -136,6 +137,47 @@ TEST_P(SelectTokensTest, FiltersKeepWhatTheyShould) {
   // After top_k 2 the rest is 4/7 and 3/7: top_p counts what is left.
   EXPECT_EQ(kept({.top_p = 0.56f, .top_k = 2}), (Tokens{1}));
   EXPECT_EQ(kept({.top_p = 0.58f, .top_k = 2}), (Tokens{1, 3}));
+}
+
+// Against sorting everything, for spread, peaked and flat logits and many equals.
+TEST_P(SelectTokensTest, TopPDrawsWhatAFullSortWouldGive) {
+  Numbers numbers(63);
+  SCOPED_TRACE(numbers.Describe());
+  constexpr std::size_t kVocabulary = 3000;
+  for (const float spread : {0.0f, 1e-4f, 0.3f, 3.0f, 30.0f}) {
+    std::vector<float> logits = numbers.Normals(kVocabulary);
+    for (std::size_t i = 0; i < kVocabulary; ++i) {
+      logits[i] = spread * (i % 3 == 0 ? std::round(logits[i]) : logits[i]) - 7;
+    }
+    std::vector<std::uint32_t> order(kVocabulary);
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return logits[a] > logits[b]; });
+    double total = 0;
+    std::vector<double> before(kVocabulary);  // of the token itself, by id: weight of the likelier
+    std::vector<double> weight(kVocabulary);
+    for (const std::uint32_t token : order) {
+      weight[token] = std::exp(static_cast<double>(logits[token] - logits[order[0]]));
+      before[token] = total;
+      total += weight[token];
+    }
+    for (const float top_p : {0.001f, 0.3f, 0.9f, 0.999f}) {
+      double kept = 0;
+      for (const std::uint32_t token : order) {
+        kept += kept < static_cast<double>(top_p) * total ? weight[token] : 0;
+      }
+      for (std::uint64_t position = 0; position < 50; ++position) {
+        const std::uint32_t token =
+            Choose(logits, {.top_p = top_p, .seed = 9, .position = position});
+
+        // Float weights move the bounds between tokens by some 1e-6 of the whole.
+        const double target = UniformDraw(9, position) * kept;
+        EXPECT_LE(before[token] - 1e-5 * total, target) << spread << " " << top_p;
+        EXPECT_GE(before[token] + weight[token] + 1e-5 * total, target) << spread << " " << top_p;
+        EXPECT_LE(before[token], kept + 1e-5 * total);
+      }
+    }
+  }
 }
 
 TEST_P(SelectTokensTest, TopKAmongEqualsKeepsTheLowestIds) {
