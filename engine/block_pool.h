@@ -87,6 +87,7 @@ class BlockPool {
   int free() const { return static_cast<int>(free_.size()) + kept_; }  // kept ones among them
   int kept() const { return kept_; }
   bool IsPinned(BlockId block) const { return states_.at(block.value()).pins > 0; }
+  bool IsShared(BlockId block) const { return states_.at(block.value()).pins > 1; }
 
   // `count` blocks with no content, or nothing at all.
   std::optional<BlockLease> Lease(int count);

@@ -80,6 +80,8 @@ SequenceView Engine::ViewOf(const Sequence& sequence) const {
                     .preemptible = sequence.preemptible(),
                     .prompt_logprobs = sequence.wants_prompt_logprobs(),
                     .imports = sequence.importing};
+  view.shared_blocks = static_cast<int>(std::ranges::count_if(
+      sequence.lease.blocks(), [this](BlockId block) { return pool_.IsShared(block); }));
   if (sequence.may_share()) {
     const PrefixHit& hit = sequence.hit;
     const auto is_idle = [this](BlockId block) { return !pool_.IsPinned(block); };

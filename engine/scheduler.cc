@@ -22,6 +22,7 @@ class Planner {
     PlanDecodeRows();
     PlanAdmissions();
     PlanPrefillChunks();
+    EndStandstill();
     return std::move(plan_);
   }
 
@@ -75,7 +76,7 @@ class Planner {
   void Preempt(SequenceView& victim) {
     if (victim.blocks > 0) {
       plan_.preempt.push_back(victim.id);
-      free_blocks_ += victim.blocks;
+      free_blocks_ += victim.blocks - victim.shared_blocks;
       victim.phase = SequencePhase::kWaiting;
       victim.blocks = 0;
       victim.computed = 0;
@@ -154,6 +155,20 @@ class Planner {
       sequence.phase = sequence.imports ? SequencePhase::kImporting : SequencePhase::kRunning;
       sequence.blocks += leased + sequence.cached_blocks;
       sequence.admitted_now = true;
+    }
+  }
+
+  // Waiting sequences that kept blocks and running ones without a free block can hold each other
+  // up: the newest gives way. An import under way will move by itself.
+  void EndStandstill() {
+    if (!plan_.rows.empty() || !plan_.admit.empty() || !plan_.preempt.empty() ||
+        std::ranges::count(sequences_, SequencePhase::kImporting, &SequenceView::phase) > 0) {
+      return;
+    }
+    for (std::size_t i = sequences_.size(); plan_.preempt.empty() && i-- > 1;) {
+      if (sequences_[i].phase == SequencePhase::kWaiting || sequences_[i].preemptible) {
+        Preempt(sequences_[i]);
+      }
     }
   }
 

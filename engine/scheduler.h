@@ -28,6 +28,7 @@ struct SequenceView {
   int tokens = 0;         // prompt and output so far
   int computed = 0;       // of these, in the KV pool; when waiting: once it is admitted
   int blocks = 0;         // held
+  int shared_blocks = 0;  // of these, pinned by others too: not free when it loses them
   int cached_blocks = 0;  // waiting: blocks with its content that it will share instead of leasing
   int idle_cached_blocks = 0;  // of the blocks it will share or copy, those that count as free now
   bool preemptible = false;    // may lose its blocks and be recomputed
@@ -65,7 +66,8 @@ struct StepPlan {
 // computed: who is admitted later may find more in the prefix cache. A decode row without a block
 // preempts the newest preemptible sequence that is newer than itself, so the oldest always
 // progresses; with none newer it sits the step out. When nothing at all is admitted, waiting
-// sequences that kept blocks give them up, newest first, for the one at the head of the queue.
+// sequences that kept blocks give them up, newest first, for the one at the head of the queue. When
+// those and running sequences hold each other up, the newest gives way.
 StepPlan PlanStep(const SchedulerLimits& limits,
                   int free_blocks,
                   std::span<const SequenceView> sequences);

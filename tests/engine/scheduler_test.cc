@@ -148,6 +148,17 @@ TEST(Scheduler, PreemptsTheNewestForTheOldest) {
   EXPECT_THAT(plan.admit, IsEmpty());
 }
 
+// Blocks that another sequence or a transfer pins as well do not come free with the victim.
+TEST(Scheduler, CountsOnlyWhatAPreemptionFrees) {
+  std::vector<SequenceView> state = {NeedsBlock(1, 2), Running(2, 40, 39), Running(3, 20, 19)};
+  state[2].shared_blocks = 2;
+  const StepPlan plan = PlanStep(kLimits, 0, state);
+  EXPECT_THAT(plan.preempt, ElementsAre(SequenceId(3), SequenceId(2)));
+  EXPECT_THAT(plan.grow, ElementsAre(Is(1, 1)));
+  state[1].shared_blocks = 3;
+  EXPECT_THAT(PlanStep(kLimits, 0, state).grow, IsEmpty());
+}
+
 TEST(Scheduler, WithNobodyNewerToPreemptARowSitsOut) {
   const std::vector<SequenceView> state = {Running(1, 20, 19), NeedsBlock(2, 2)};
   const StepPlan plan = PlanStep(kLimits, 0, state);
@@ -175,6 +186,21 @@ TEST(Scheduler, WhenNothingIsAdmittedTheHeadGetsTheBlocksOfThoseBehind) {
   second.blocks = 0;
   EXPECT_THAT(PlanStep(kLimits, 2, std::vector<SequenceView>{first, second}).admit,
               ElementsAre(Is(1, 1)));
+}
+
+// T27: likewise one that runs and needs a block, and one that waits and keeps the others.
+TEST(Scheduler, ARunningAndAWaitingSequenceDoNotHoldEachOtherUp) {
+  SequenceView waiting = Waiting(2, 48);
+  waiting.blocks = 3;
+  EXPECT_THAT(PlanStep(kLimits, 0, std::vector<SequenceView>{NeedsBlock(1, 2), waiting}).preempt,
+              ElementsAre(SequenceId(2)));
+  waiting.id = SequenceId(0);  // the older one
+  EXPECT_THAT(PlanStep(kLimits, 0, std::vector<SequenceView>{waiting, NeedsBlock(1, 2)}).preempt,
+              ElementsAre(SequenceId(1)));
+  SequenceView importing = Running(3, 20, 0);
+  importing.phase = SequencePhase::kImporting;
+  const std::vector<SequenceView> moving = {waiting, NeedsBlock(1, 2), importing};
+  EXPECT_THAT(PlanStep(kLimits, 0, moving).preempt, IsEmpty());
 }
 
 // Every sequence ends, oldest first when blocks are short, whatever sizes arrive; and no step
