@@ -271,7 +271,7 @@ absl::Status CpuBackend::RotateAndWriteKv(const RotateAndWriteKvArgs& args) {
   RETURN_IF_ERROR(Validate(args));
   RETURN_IF_ERROR(CheckPoolLayout("rotate_and_write_kv", args.pool));
   ASSIGN_OR_RETURN(const CpuRopeTable* rope, OwnRope("rotate_and_write_kv", *args.rope));
-  WriteKv(args, *rope, kernels_);
+  WriteKv(args, *rope, kernels_, pool_);
   return absl::OkStatus();
 }
 

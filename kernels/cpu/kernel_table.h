@@ -70,6 +70,22 @@ inline constexpr std::size_t HeadBytes(int head_dim) {
   return 2 * KeyBytes(head_dim);
 }
 
+// Keys and values of one key/value head for tokens that go into neighbouring slots of one block.
+struct KvRun {
+  const float* key = nullptr;       // first token, not rotated: [tokens, D]
+  const float* value = nullptr;     // [tokens, D]
+  std::ptrdiff_t key_stride = 0;    // between tokens, in elements
+  std::ptrdiff_t value_stride = 0;  // likewise
+  const int* rotation = nullptr;    // [tokens]
+  const float* cosines = nullptr;   // [positions, D/2]
+  const float* sines = nullptr;     // [positions, D/2]
+  int tokens = 0;
+  int head_dim = 0;                 // D
+  int slot = 0;                     // of the first token
+  std::uint32_t* keys = nullptr;    // the block's: [D/2, 16] words
+  std::uint32_t* values = nullptr;  // [8, D] words
+};
+
 // The kernels of one instruction set. Everything a thread passes in is its own; no function keeps
 // state.
 struct KernelTable {
@@ -87,14 +103,7 @@ struct KernelTable {
       const float* input, const float* weight, float epsilon, int width, std::uint16_t* output);
   // output = silu(gate) * up
   void (*silu_multiply_row)(const float* gate, const float* up, int width, std::uint16_t* output);
-  // words[i] = the pair (i, i + D/2) of row, turned by the angle of cosine and sine, as bf16
-  void (*rotate_row)(const float* row,
-                     const float* cosines,
-                     const float* sines,
-                     int head_dim,
-                     std::uint32_t* words);
-  // output = bf16 of row
-  void (*round_row)(const float* row, int width, std::uint16_t* output);
+  void (*write_kv_run)(const KvRun& run);
   // weights[i] = exp((logits[i] - maximum) * scale)
   void (*softmax_weights)(
       const float* logits, int count, float maximum, float scale, float* weights);

@@ -32,34 +32,47 @@ std::size_t BlockStride(const KvPoolView& pool) {
 
 void WriteKv(const RotateAndWriteKvArgs& args,
              const CpuRopeTable& rope,
-             const KernelTable& kernels) {
-  const int head_dim = args.pool.head_dim;
-  const auto half = static_cast<std::size_t>(head_dim) / 2;
-  std::vector<std::uint32_t> key_words(half);
-  std::vector<std::uint16_t> values(2 * half);
+             const KernelTable& kernels,
+             ThreadPool& pool) {
+  // Tokens [first, first + count) that go into neighbouring slots of one block.
+  struct Run {
+    int first;
+    int count;
+  };
+  std::vector<Run> runs;
   for (int t = 0; t < args.key.rows(); ++t) {
     const auto row = static_cast<std::size_t>(t);
-    const int rotation = args.rotation[row];
-    const auto slot = static_cast<std::size_t>(args.offset[row]);
-    for (int head = 0; head < args.pool.kv_heads; ++head) {
-      const std::size_t offset =
-          static_cast<std::size_t>(HeadAddress(args.pool, args.layer, head) - args.pool.data) +
-          args.block[row].value() * BlockStride(args.pool);
-      kernels.rotate_row(&args.key(t, head, 0), rope.cosines(rotation), rope.sines(rotation),
-                         head_dim, key_words.data());
-      auto* key =
-          reinterpret_cast<std::uint32_t*>(args.pool.data + offset) + slot;  // [D/2, 16] words
-      for (std::size_t i = 0; i < half; ++i) {
-        key[i * kBlockTokens] = key_words[i];
-      }
-      kernels.round_row(&args.value(t, head, 0), head_dim, values.data());
-      auto* value = reinterpret_cast<std::uint16_t*>(args.pool.data + offset + KeyBytes(head_dim)) +
-                    slot / 2 * 2 * values.size() + slot % 2;  // [8, D, 2]
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        value[2 * i] = values[i];
-      }
+    if (t > 0 && args.block[row] == args.block[row - 1] &&
+        args.offset[row] == args.offset[row - 1] + 1) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({.first = t, .count = 1});
     }
   }
+  const int heads = args.pool.kv_heads;
+  const int head_dim = args.pool.head_dim;
+  pool.ParallelFor(static_cast<int>(runs.size()), [&](int index, int) {
+    const auto [first, count] = runs[static_cast<std::size_t>(index)];
+    const auto row = static_cast<std::size_t>(first);
+    for (int head = 0; head < heads; ++head) {
+      std::byte* const block =
+          args.pool.data + args.block[row].value() * BlockStride(args.pool) +
+          static_cast<std::size_t>(HeadAddress(args.pool, args.layer, head) - args.pool.data);
+      kernels.write_kv_run(
+          {.key = &args.key(first, head, 0),
+           .value = &args.value(first, head, 0),
+           .key_stride = args.key.row_stride(),
+           .value_stride = args.value.row_stride(),
+           .rotation = args.rotation.data() + row,
+           .cosines = rope.cosines(0),
+           .sines = rope.sines(0),
+           .tokens = count,
+           .head_dim = head_dim,
+           .slot = args.offset[row],
+           .keys = reinterpret_cast<std::uint32_t*>(block),
+           .values = reinterpret_cast<std::uint32_t*>(block + KeyBytes(head_dim))});
+    }
+  });
 }
 
 void CpuPagedAttention::CutTiles(const PagedAttentionArgs& args, int most_rows) {

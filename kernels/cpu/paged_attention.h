@@ -15,7 +15,8 @@ namespace baton {
 // this backend's layout.
 void WriteKv(const RotateAndWriteKvArgs& args,
              const CpuRopeTable& rope,
-             const KernelTable& kernels);
+             const KernelTable& kernels,
+             ThreadPool& pool);
 
 // Cuts attention into tiles, neighbouring rows with the same list of segments times one key/value
 // head, and hands them to the threads. Keeps scratch memory between calls.

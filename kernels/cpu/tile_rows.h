@@ -57,7 +57,25 @@ template <typename V>
   });
 }
 
-// Words of the pairs (i, i + D/2) of `row`, turned and then scaled.
+// Words of the n pairs (i, i + D/2) from i on of `row`, turned and then scaled.
+template <typename V>
+[[gnu::always_inline]] inline typename V::Words RotatePairs(const float* row,
+                                                            const float* cosines,
+                                                            const float* sines,
+                                                            typename V::Float sine_sign,
+                                                            typename V::Float scale,
+                                                            int half,
+                                                            int i,
+                                                            int n) {
+  const typename V::Float a = V::LoadFirst(row + i, n);
+  const typename V::Float b = V::LoadFirst(row + half + i, n);
+  const typename V::Float c = V::LoadFirst(cosines + i, n);
+  const typename V::Float s = V::Multiply(sine_sign, V::LoadFirst(sines + i, n));
+  const typename V::Float turned_a = V::Subtract(V::Multiply(a, c), V::Multiply(b, s));
+  const typename V::Float turned_b = V::Add(V::Multiply(a, s), V::Multiply(b, c));
+  return V::PackPairs(V::Multiply(turned_a, scale), V::Multiply(turned_b, scale));
+}
+
 template <typename V>
 [[gnu::flatten]] void RotateScaledRow(const float* row,
                                       const float* cosines,
@@ -66,34 +84,12 @@ template <typename V>
                                       float scale,
                                       int head_dim,
                                       std::uint32_t* words) {
-  const int half = head_dim / 2;
   const typename V::Float sign = V::Set(sine_sign);
   const typename V::Float factor = V::Set(scale);
-  ForLanes<V>(half, [&](int i, int n) {
-    const typename V::Float a = V::LoadFirst(row + i, n);
-    const typename V::Float b = V::LoadFirst(row + half + i, n);
-    const typename V::Float c = V::LoadFirst(cosines + i, n);
-    const typename V::Float s = V::Multiply(sign, V::LoadFirst(sines + i, n));
-    const typename V::Float turned_a = V::Subtract(V::Multiply(a, c), V::Multiply(b, s));
-    const typename V::Float turned_b = V::Add(V::Multiply(a, s), V::Multiply(b, c));
-    V::StoreWordsFirst(
-        words + i, V::PackPairs(V::Multiply(turned_a, factor), V::Multiply(turned_b, factor)), n);
+  ForLanes<V>(head_dim / 2, [&](int i, int n) {
+    V::StoreWordsFirst(words + i,
+                       RotatePairs<V>(row, cosines, sines, sign, factor, head_dim / 2, i, n), n);
   });
-}
-
-template <typename V>
-void RotateRow(const float* row,
-               const float* cosines,
-               const float* sines,
-               int head_dim,
-               std::uint32_t* words) {
-  RotateScaledRow<V>(row, cosines, sines, 1.0f, 1.0f, head_dim, words);
-}
-
-template <typename V>
-[[gnu::flatten]] void RoundRow(const float* row, int width, std::uint16_t* output) {
-  ForLanes<V>(
-      width, [&](int i, int n) { V::StoreBFloat16First(output + i, V::LoadFirst(row + i, n), n); });
 }
 
 template <typename V>

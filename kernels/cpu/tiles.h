@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/tile_attention.h"
+#include "kernels/cpu/tile_kv.h"
 #include "kernels/cpu/tile_matmul.h"
 #include "kernels/cpu/tile_rows.h"
 
@@ -19,8 +20,7 @@ constexpr KernelTable MakeKernelTable(const char* arithmetic) {
           .attention_scratch_floats = AttentionScratchFloats,
           .rms_norm_row = RmsNormRow<V>,
           .silu_multiply_row = SiluMultiplyRow<V>,
-          .rotate_row = RotateRow<V>,
-          .round_row = RoundRow<V>,
+          .write_kv_run = WriteKvRun<V>,
           .softmax_weights = SoftmaxWeights<V>};
 }
 
