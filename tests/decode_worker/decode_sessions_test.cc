@@ -1,7 +1,11 @@
 #include "decode_worker/decode_sessions.h"
 
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
+#include "absl/synchronization/notification.h"
 #include "proto/status_conversion.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/two_workers.h"
@@ -277,6 +281,89 @@ TEST_F(DecodeSessionsTest, ARestartedPrefillWorkerRefusesCallsMeantForItsPredece
   const std::vector<std::uint32_t> expected = Colocated(job);
   job.prefill = {before, prefill_.candidate()};
   const auto observer = decode_.Start(job);
+  EXPECT_TRUE(observer->WaitForEnd().ok());
+  EXPECT_EQ(observer->tokens(), expected);
+  EXPECT_TRUE(observer->result().finished.split());
+  ExpectAllFree();
+}
+
+// T01: the client leaves while its blocks wait for values that nobody will ever send.
+TEST_F(DecodeSessionsTest, CancellingAWaitForALostPrefillWorkerFreesTheBlocksAtOnce) {
+  std::atomic<bool> asked = false;
+  ScriptedPrefill lost([&asked](grpc::ServerContext& context, auto&, auto&) {
+    asked = true;
+    WaitUntilCancelled(context);
+    return grpc::Status::CANCELLED;
+  });
+  DecodeNode patient(model_.file(), inproc::MakeTransport(hub_), {.accept = std::chrono::hours(1)});
+  DecodeJob job = MakeJob(200, 10, 13);
+  job.prefill = {lost.candidate()};
+  std::shared_ptr<Generation> generation;
+  const auto observer = patient.Start(std::move(job), &generation);
+  ASSERT_TRUE(WaitUntil([&asked] { return asked.load(); }));
+  EXPECT_LT(patient.core->engine().load().free_blocks, patient.core->engine().load().total_blocks);
+
+  generation->Cancel();
+
+  EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(AllBlocksFree(*patient.core));
+  EXPECT_TRUE(observer->tokens().empty());
+}
+
+// T02: what the decode side has no room for is refused before anybody computes anything for it.
+TEST_F(DecodeSessionsTest, APromptTooLargeForThePoolNeverReachesAPrefillWorker) {
+  std::atomic<int> calls = 0;
+  ScriptedPrefill counting([&calls](auto&, auto&, auto&) {
+    ++calls;
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "counted");
+  });
+  constexpr std::size_t kSmallPool = 128 << 10;
+  DecodeNode small(model_.file(), inproc::MakeTransport(hub_), {}, NodeEngine(kSmallPool));
+  DecodeJob job = MakeJob(600, 10, 14);
+  job.prefill = {counting.candidate(), prefill_.candidate()};
+  EXPECT_EQ(small.Start(std::move(job))->WaitForEnd().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(calls.load(), 0);
+  EXPECT_EQ(prefill_.core->engine().load().prefilled_tokens, 0u);
+  EXPECT_TRUE(AllBlocksFree(*small.core));
+}
+
+// T04: the client leaves at the instant at which the prefill is done.
+TEST_F(DecodeSessionsTest, CancellationAtTheFirstTokenAThousandTimes) {
+  for (int i = 0; i < 1000; ++i) {
+    DecodeJob job = MakeJob(40, 200, 15);
+    job.prefill = {prefill_.candidate()};
+    std::shared_ptr<Generation> generation;
+    const auto observer = decode_.Start(std::move(job), &generation);
+    observer->WaitForTokens(1);
+    generation->Cancel();
+    ASSERT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kCancelled);
+  }
+  ExpectAllFree();
+}
+
+// T52: the first tokens do not wait for the prefill worker's last word.
+TEST_F(DecodeSessionsTest, TokensComeBeforeThePrefillCallHasEnded) {
+  std::shared_ptr<RecordingObserver> observer;
+  absl::Notification started;
+  ScriptedPrefill late([&](grpc::ServerContext&, const v1::PrefillRequest& request, auto& writer) {
+    const auto stub = v1::PrefillWorker::NewStub(
+        grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    const auto reader = stub->Prefill(&context, request);
+    v1::PrefillEvent event;
+    while (reader->Read(&event)) {
+      writer.Write(event);
+    }
+    const grpc::Status end = reader->Finish();
+    started.WaitForNotification();
+    EXPECT_TRUE(observer->WaitForTokens(10));  // all but the end has been said
+    return end;
+  });
+  DecodeJob job = MakeJob(200, 10, 16);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {late.candidate()};
+  observer = decode_.Start(std::move(job));
+  started.Notify();
   EXPECT_TRUE(observer->WaitForEnd().ok());
   EXPECT_EQ(observer->tokens(), expected);
   EXPECT_TRUE(observer->result().finished.split());

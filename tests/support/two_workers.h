@@ -49,6 +49,15 @@ class RecordingObserver final : public GenerationObserver {
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&ended_), absl::Seconds(60)));
     return status_;
   }
+  // False when the generation ended with fewer.
+  bool WaitForTokens(std::size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return ended_ || tokens_.size() >= count;
+    };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(60)));
+    return tokens_.size() >= count;
+  }
   std::vector<std::uint32_t> tokens() {
     absl::MutexLock lock(&mutex_);
     return tokens_;
