@@ -16,8 +16,7 @@
 namespace baton {
 namespace {
 
-constexpr int kChunk = 32;               // values of k in one product of tiles
-constexpr int kChunkWords = kChunk / 2;  // rows of a tile of weights
+constexpr int kChunkWords = 16;  // 32 values of k in one product of tiles
 constexpr int kPanelRowBytes = kPanelColumns * 4;
 constexpr int kChunkPortions = 4;  // of requests for weights in a chunk
 constexpr int kPortionLines = kChunkWords * kPanelRowBytes / 64 / kChunkPortions;
@@ -50,13 +49,14 @@ struct AmxInput {
 // requests at once hold up the loads behind them.
 struct WeightStream {
   const std::byte* next = nullptr;
-  int lines = 0;  // of a portion
 
+  template <int kLines>
   void Ask() {
-    for (int line = 0; line < lines; ++line) {
+#pragma GCC unroll 8
+    for (int line = 0; line < kLines; ++line) {
       __builtin_prefetch(next + line * 64, 0, 2);
     }
-    next += lines * 64;
+    next += kLines * 64;
   }
 };
 
@@ -73,27 +73,33 @@ inline RowTile RowTileAt(int index, int rows) {
   return {.first = std::max(0, std::min(first_new, rows - kTileRows)), .first_new = first_new};
 }
 
+// One row tile's 32 values of k and another's `to_second` bytes behind them.
+struct InputChunk {
+  const std::byte* first;
+  std::ptrdiff_t to_second;
+  std::ptrdiff_t stride_bytes;
+};
+
 // Sums are tiles 0 and 1, and 2 and 3 for the second row tile.
-template <int kRowTiles>
-inline void MultiplyChunk(const void* const (&input)[2],
-                          std::ptrdiff_t stride,
-                          const void* panel,
-                          WeightStream& stream) {
+template <int kRowTiles, int kLines>
+[[gnu::always_inline]] inline void MultiplyChunk(const InputChunk& input,
+                                                 const std::byte* panel,
+                                                 WeightStream& stream) {
   LoadTile<6>(panel, kPanelRowBytes);
-  LoadTile<4>(input[0], stride);
-  LoadTile<7>(static_cast<const std::byte*>(panel) + kTileRowBytes, kPanelRowBytes);
+  LoadTile<4>(input.first, input.stride_bytes);
+  LoadTile<7>(panel + kTileRowBytes, kPanelRowBytes);
   if constexpr (kRowTiles == 2) {
-    LoadTile<5>(input[1], stride);
+    LoadTile<5>(input.first + input.to_second, input.stride_bytes);
   }
-  stream.Ask();
+  stream.Ask<kLines>();
   DotTile<0, 4, 6>();
-  stream.Ask();
+  stream.Ask<kLines>();
   DotTile<1, 4, 7>();
-  stream.Ask();
+  stream.Ask<kLines>();
   if constexpr (kRowTiles == 2) {
     DotTile<2, 5, 6>();
   }
-  stream.Ask();
+  stream.Ask<kLines>();
   if constexpr (kRowTiles == 2) {
     DotTile<3, 5, 7>();
   }
@@ -101,28 +107,28 @@ inline void MultiplyChunk(const void* const (&input)[2],
 
 // The chunk of the last `words` words of k, fewer than 16.
 template <int kRowTiles>
-void MultiplyLastChunk(const AmxInput& args,
-                       const std::uint16_t* const (&input)[2],
-                       const std::uint32_t* panel,
-                       int words) {
+void MultiplyLastChunk(const InputChunk& input, int rows, const std::byte* panel, int words) {
   const auto rest = static_cast<std::size_t>(words);
   PaddedPanel last_panel = {};
   std::memcpy(last_panel.words, panel, rest * kPanelRowBytes);
   PaddedInput last_input[kRowTiles] = {};
-  const int rows = std::min(args.rows, kTileRows);
   for (int t = 0; t < kRowTiles; ++t) {
-    for (int r = 0; r < rows; ++r) {
-      std::memcpy(last_input[t].words[r], input[t] + r * args.input_stride, rest * 4);
+    for (int r = 0; r < std::min(rows, kTileRows); ++r) {
+      std::memcpy(last_input[t].words[r],
+                  input.first + t * input.to_second + r * input.stride_bytes, rest * 4);
     }
   }
   WeightStream nothing;
-  MultiplyChunk<kRowTiles>({&last_input[0], &last_input[kRowTiles - 1]}, kTileRowBytes, &last_panel,
-                           nothing);
+  MultiplyChunk<kRowTiles, 0>({.first = reinterpret_cast<const std::byte*>(last_input),
+                               .to_second = sizeof last_input[0],
+                               .stride_bytes = kTileRowBytes},
+                              reinterpret_cast<const std::byte*>(&last_panel), nothing);
 }
 
-template <int kRowTiles>
+// kLines: of weights to ask for in a portion.
+template <int kRowTiles, int kLines>
 void MultiplyBlock(const AmxInput& args,
-                   const RowTile* tiles,
+                   const RowTile (&tiles)[2],
                    const std::uint32_t* panel,
                    WeightStream& stream) {
   ZeroTile<0>();
@@ -131,16 +137,22 @@ void MultiplyBlock(const AmxInput& args,
     ZeroTile<2>();
     ZeroTile<3>();
   }
-  const std::uint16_t* input[2] = {args.input + tiles[0].first * args.input_stride,
-                                   args.input + tiles[kRowTiles - 1].first * args.input_stride};
-  for (int chunk = args.word_columns / kChunkWords; chunk > 0; --chunk) {
-    MultiplyChunk<kRowTiles>({input[0], input[1]}, args.input_stride * 2, panel, stream);
-    input[0] += kChunk;
-    input[1] += kChunk;
-    panel += kChunkWords * kPanelColumns;
+  const std::ptrdiff_t stride_bytes = args.input_stride * 2;
+  InputChunk input = {
+      .first = reinterpret_cast<const std::byte*>(args.input) + tiles[0].first * stride_bytes,
+      .to_second = (tiles[1].first - tiles[0].first) * stride_bytes,
+      .stride_bytes = stride_bytes};
+  const auto* weights = reinterpret_cast<const std::byte*>(panel);
+  const int words = args.word_columns;
+  WeightStream asked = stream;  // in registers, whatever the tiles' memory is taken for
+  for (int chunk = words / kChunkWords; chunk > 0; --chunk) {
+    MultiplyChunk<kRowTiles, kLines>(input, weights, asked);
+    input.first += kTileRowBytes;
+    weights += kChunkWords * kPanelRowBytes;
   }
-  if (const int words = args.word_columns % kChunkWords; words != 0) {
-    MultiplyLastChunk<kRowTiles>(args, input, panel, words);
+  stream.next = asked.next;
+  if (words % kChunkWords != 0) {
+    MultiplyLastChunk<kRowTiles>(input, args.rows, weights, words % kChunkWords);
   }
 }
 
