@@ -64,6 +64,17 @@ absl::Status ConvertInteger(const std::string& word, T low, T high, T& out) {
   return absl::OkStatus();
 }
 
+absl::Status ConvertNumber(const std::string& word, double low, double high, double& out) {
+  double value = 0;
+  // Written so that NaN fails.
+  if (!absl::SimpleAtod(word, &value) || !(value >= low && value <= high)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", word, "\" is not a number from ", low, " to ", high));
+  }
+  out = value;
+  return absl::OkStatus();
+}
+
 absl::Status ConvertBool(const std::string& word, bool& out) {
   if (word != "true" && word != "false") {
     return absl::InvalidArgumentError(absl::StrCat("\"", word, "\" is neither true nor false"));
@@ -202,18 +213,23 @@ void Flags::OptionalUnsigned(std::string name,
   entry.print = [target] { return target->has_value() ? absl::StrCat(**target) : ""; };
 }
 
+void Flags::Number(std::string name, double* target, double low, double high, std::string help) {
+  Entry& entry = state_->Add(name, absl::StrCat(help, " [", *target, "]"));
+  entry.convert =
+      Last([=](const std::string& word) { return ConvertNumber(word, low, high, *target); });
+  entry.print = [target] { return absl::StrCat(*target); };
+}
+
 void Flags::OptionalNumber(
     std::string name, std::optional<double>* target, double low, double high, std::string help) {
   Entry& entry = state_->Add(name, help);
   entry.convert = Last([=](const std::string& word) {
     double value = 0;
-    // Written so that NaN fails.
-    if (!absl::SimpleAtod(word, &value) || !(value >= low && value <= high)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", word, "\" is not a number from ", low, " to ", high));
+    const absl::Status status = ConvertNumber(word, low, high, value);
+    if (status.ok()) {
+      *target = value;
     }
-    *target = value;
-    return absl::OkStatus();
+    return status;
   });
   entry.print = [target] { return target->has_value() ? absl::StrCat(**target) : ""; };
 }

@@ -51,6 +51,7 @@ class Flags {
                        std::int64_t high,
                        std::string help);
   void OptionalUnsigned(std::string name, std::optional<std::uint64_t>* target, std::string help);
+  void Number(std::string name, double* target, double low, double high, std::string help);
   void OptionalNumber(
       std::string name, std::optional<double>* target, double low, double high, std::string help);
   void Bytes(std::string name, std::size_t* target, std::string help);  // "2GiB", "512MiB", "4096"

@@ -15,6 +15,7 @@ struct Options {
   std::size_t pool = std::size_t{2} << 30;
   bool fast = false;
   std::string device = "auto";
+  double share = 0.5;
 };
 
 class FlagsTest : public testing::Test {
@@ -26,6 +27,7 @@ class FlagsTest : public testing::Test {
     flags.Integer("threads", &options_.threads, 1, 64, "threads");
     flags.Bytes("kv-pool-size", &options_.pool, "pool");
     flags.Switch("fast", &options_.fast, "fast");
+    flags.Number("share", &options_.share, 0, 1, "share");
     flags.Choice("device", &options_.device, {"auto", "cpu"}, "device");
     flags.Check([this] { return CheckHostPort(options_.listen); });
     words.insert(words.begin(), "program");
@@ -53,6 +55,16 @@ class FlagsTest : public testing::Test {
   std::string errors_;
   std::string output_;
 };
+
+TEST_F(FlagsTest, ANumberIsHeldToItsRange) {
+  EXPECT_EQ(Parse({"--share", "0.25"}), std::nullopt);
+  EXPECT_EQ(options_.share, 0.25);
+  for (const char* word : {"nan", "inf", "-0.1", "1.01", "half", ""}) {
+    EXPECT_EQ(Parse({"--share", word}), 2) << word;
+    EXPECT_NE(errors_.find("--share"), std::string::npos) << errors_;
+  }
+  EXPECT_EQ(options_.share, 0.25);
+}
 
 TEST_F(FlagsTest, DefaultsStandWhenNothingIsGiven) {
   EXPECT_EQ(Parse({}), std::nullopt);
