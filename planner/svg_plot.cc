@@ -1,0 +1,203 @@
+#include "planner/svg_plot.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+
+namespace baton {
+namespace {
+
+constexpr double kWidth = 860;
+constexpr double kHeight = 500;
+constexpr double kLeft = 80;
+constexpr double kRight = 620;  // the legend is right of it
+constexpr double kTop = 56;
+constexpr double kBottom = 430;
+// Distinct in hue and in lightness, so that they can be told apart without colour as well.
+constexpr std::array<const char*, 8> kColours = {"#1b6ca8", "#d1495b", "#2e8b57", "#b8860b",
+                                                 "#6a4c93", "#13868e", "#8c564b", "#555555"};
+constexpr std::array<const char*, 4> kDashes = {"", "7,4", "2,3", "9,3,2,3"};
+
+std::string Escape(const std::string& text) {
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+}
+
+std::string Tick(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) {
+    return absl::StrFormat("%.0e", value);
+  }
+  return absl::StrFormat("%g", std::round(value * 1e6) / 1e6);
+}
+
+// One axis: what part of the numbers it shows, and where they lie on the page.
+class Axis {
+ public:
+  Axis(bool logarithmic, double from, double to) : log_(logarithmic), from_(from), to_(to) {}
+
+  bool Shows(double value) const { return std::isfinite(value) && (!log_ || value > 0); }
+  void Include(double value) {
+    if (Shows(value)) {
+      low_ = empty_ ? value : std::min(low_, value);
+      high_ = empty_ ? value : std::max(high_, value);
+      empty_ = false;
+    }
+  }
+
+  // Ends at round numbers. A linear axis shows 0 unless the values are far from it.
+  void Round() {
+    if (empty_) {
+      low_ = log_ ? 1 : 0;
+      high_ = 10;
+    }
+    if (log_) {
+      low_ = std::pow(10, std::floor(std::log10(low_) + 1e-9));
+      high_ = std::pow(10, std::ceil(std::log10(high_) - 1e-9));
+      high_ = high_ > low_ ? high_ : low_ * 10;
+      return;
+    }
+    if (low_ > 0 && low_ < 0.6 * high_) {
+      low_ = 0;
+    }
+    if (high_ - low_ < 1e-12 * std::max(std::abs(high_), 1e-9)) {
+      high_ = low_ + std::max(std::abs(low_), 1.0);
+    }
+    const double raw = (high_ - low_) / 6;
+    const double power = std::pow(10, std::floor(std::log10(raw)));
+    const double digit = raw / power;
+    step_ = power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
+    low_ = std::floor(low_ / step_ + 1e-9) * step_;
+    high_ = std::ceil(high_ / step_ - 1e-9) * step_;
+  }
+
+  double Place(double value) const {
+    const double share = log_ ? std::log10(value / low_) / std::log10(high_ / low_)
+                              : (value - low_) / (high_ - low_);
+    return from_ + share * (to_ - from_);
+  }
+
+  std::vector<double> Ticks() const {
+    std::vector<double> ticks;
+    if (log_) {
+      const bool few = high_ / low_ < 1e3;
+      for (double decade = low_; decade <= high_ * (1 + 1e-9); decade *= 10) {
+        for (const double digit : {1.0, 2.0, 5.0}) {
+          if ((digit == 1 || few) && decade * digit <= high_ * (1 + 1e-9)) {
+            ticks.push_back(decade * digit);
+          }
+        }
+      }
+      return ticks;
+    }
+    for (int i = 0; low_ + i * step_ <= high_ + step_ * 1e-6; ++i) {
+      ticks.push_back(low_ + i * step_);
+    }
+    return ticks;
+  }
+
+ private:
+  bool log_;
+  double from_;  // on the page, of low_
+  double to_;    // of high_
+  double low_ = 0;
+  double high_ = 0;
+  double step_ = 1;
+  bool empty_ = true;
+};
+
+void AppendLine(double x1, double y1, double x2, double y2, const char* style, std::string& out) {
+  absl::StrAppendFormat(&out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x1,
+                        y1, x2, y2, style);
+}
+
+void AppendText(double x, double y, const char* style, const std::string& text, std::string& out) {
+  absl::StrAppendFormat(&out, "<text x=\"%.1f\" y=\"%.1f\" %s>%s</text>\n", x, y, style,
+                        Escape(text));
+}
+
+void AppendAxes(const Plot& plot, const Axis& x, const Axis& y, std::string& out) {
+  for (const double tick : x.Ticks()) {
+    AppendLine(x.Place(tick), kTop, x.Place(tick), kBottom, "stroke=\"#e4e4e4\"", out);
+    AppendText(x.Place(tick), kBottom + 18, "text-anchor=\"middle\"", Tick(tick), out);
+  }
+  for (const double tick : y.Ticks()) {
+    AppendLine(kLeft, y.Place(tick), kRight, y.Place(tick), "stroke=\"#e4e4e4\"", out);
+    AppendText(kLeft - 8, y.Place(tick) + 4, "text-anchor=\"end\"", Tick(tick), out);
+  }
+  AppendLine(kLeft, kBottom, kRight, kBottom, "stroke=\"#333333\"", out);
+  AppendLine(kLeft, kTop, kLeft, kBottom, "stroke=\"#333333\"", out);
+  AppendText(kLeft, 30, "font-size=\"16\" font-weight=\"bold\"", plot.title, out);
+  AppendText((kLeft + kRight) / 2, kBottom + 44, "text-anchor=\"middle\"", plot.x_label, out);
+  absl::StrAppendFormat(
+      &out, "<text transform=\"translate(22 %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+      (kTop + kBottom) / 2, Escape(plot.y_label));
+}
+
+void AppendCurve(
+    const PlotLine& line, std::size_t index, const Axis& x, const Axis& y, std::string& out) {
+  const std::string stroke =
+      absl::StrFormat("stroke=\"%s\" stroke-width=\"2\" fill=\"none\" stroke-dasharray=\"%s\"",
+                      kColours[index % kColours.size()], kDashes[index % kDashes.size()]);
+  std::string path;
+  std::string dots;
+  for (const PlotPoint& point : line.points) {
+    if (!x.Shows(point.x) || !y.Shows(point.y)) {
+      continue;
+    }
+    absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : " L", x.Place(point.x),
+                          y.Place(point.y));
+    absl::StrAppendFormat(&dots, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
+                          x.Place(point.x), y.Place(point.y), kColours[index % kColours.size()]);
+  }
+  absl::StrAppend(&out, "<path d=\"", path, "\" ", stroke, "/>\n");
+  constexpr std::size_t kMostDots = 40;
+  if (line.points.size() <= kMostDots) {
+    absl::StrAppend(&out, dots);
+  }
+  const double row = kTop + 12 + 22 * static_cast<double>(index);
+  AppendLine(kRight + 16, row, kRight + 46, row, stroke.c_str(), out);
+  AppendText(kRight + 54, row + 4, "", line.name, out);
+}
+
+}  // namespace
+
+std::string FormatSvg(const Plot& plot) {
+  Axis x(plot.log_x, kLeft, kRight);
+  Axis y(plot.log_y, kBottom, kTop);
+  for (const PlotLine& line : plot.lines) {
+    for (const PlotPoint& point : line.points) {
+      if (x.Shows(point.x) && y.Shows(point.y)) {
+        x.Include(point.x);
+        y.Include(point.y);
+      }
+    }
+  }
+  if (plot.marked_x.has_value()) {
+    x.Include(*plot.marked_x);
+  }
+  x.Round();
+  y.Round();
+  std::string out = absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
+      "height=\"%.0f\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222222\">\n"
+      "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+      kWidth, kHeight, kWidth, kHeight);
+  AppendAxes(plot, x, y, out);
+  if (plot.marked_x.has_value()) {
+    const double place = x.Place(*plot.marked_x);
+    AppendLine(place, kTop, place, kBottom, "stroke=\"#222222\" stroke-dasharray=\"3,3\"", out);
+    AppendText(place + 5, kTop + 14, "", plot.mark, out);
+  }
+  for (std::size_t i = 0; i < plot.lines.size(); ++i) {
+    AppendCurve(plot.lines[i], i, x, y, out);
+  }
+  return out + "</svg>\n";
+}
+
+}  // namespace baton

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace baton {
+
+// A plot of lines over one pair of axes. Plain values.
+struct PlotPoint {
+  double x = 0;
+  double y = 0;
+};
+
+struct PlotLine {
+  std::string name;
+  std::vector<PlotPoint> points;  // x rises
+};
+
+struct Plot {
+  std::string title;
+  std::string x_label;  // with the unit
+  std::string y_label;
+  bool log_x = false;  // all x above 0
+  bool log_y = false;
+  std::vector<PlotLine> lines;
+  std::optional<double> marked_x;  // a vertical line
+  std::string mark;                // what it says
+};
+
+// A self-contained SVG document: no scripts, styles, fonts or images from elsewhere. Points that
+// are not finite, or not above 0 on a logarithmic axis, are left out. Pure; thread-safe.
+std::string FormatSvg(const Plot& plot);
+
+}  // namespace baton
