@@ -47,10 +47,10 @@ std::vector<SelectedToken> ReadByEngine(const TestEngine& engine, const std::vec
 // Against Hugging Face transformers in float32 on the same dequantized weights
 // (tests/reference/make_perplexity.py), on 20 kB of prose.
 //
-// Bounds: 0.5 % of the perplexity is what the project promises; 0.002 % was seen with avx512bf16,
-// less with avx2. The same most likely token at 99.2 % of the positions; at the others the
-// reference's margin was at most 0.27. logits_test has logits that differ by up to 0.28, so two of
-// them may change places at twice that.
+// Bounds: 0.5 % of the perplexity is what the project promises; at most 0.002 % was seen over amx,
+// avx512bf16 and avx2. The same most likely token at 99.0 % of the positions or more; at the others
+// the reference's margin was at most 0.27. logits_test has logits that differ by up to 0.28, so two
+// of them may change places at twice that.
 TEST(Perplexity, OfTheEngineIsThatOfFloat32) {
   constexpr double kMostDifference = 0.005;
   constexpr double kMargin = 0.6;      // below, the two largest logits may change places

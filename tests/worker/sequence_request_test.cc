@@ -21,6 +21,7 @@ v1::SequenceSpec Valid() {
   return spec;
 }
 
+// T50: no field is left behind or cut; a seed has 64 bits.
 TEST(SequenceRequest, CarriesEveryField) {
   v1::SequenceSpec spec = Valid();
   spec.set_min_tokens(2);
@@ -48,6 +49,7 @@ TEST(SequenceRequest, CarriesEveryField) {
   EXPECT_EQ(request->sampling.logit_bias[0].token, TokenId(3));
 }
 
+// B23: neither NaN nor anything else that would stop an engine gets past this.
 TEST(SequenceRequest, RefusesWhatTheTextEdgeWouldNeverSend) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::function<void(v1::SequenceSpec&)>> damages = {
