@@ -160,13 +160,17 @@ void Engine::Adopt(SequenceId id) {
     sequence.phase = SequencePhase::kRunning;
     sequence.computed = sequence.prompt_tokens();
     RegisterBlocks(sequence);
+    EndIfComplete(sequence);
   });
 }
 
 void Engine::ResumeLocally(SequenceId id, int valid_blocks) {
   WithSequence(id, [this, valid_blocks](Sequence& sequence) {
     sequence.importing = false;
-    Replace(sequence, valid_blocks);
+    EndIfComplete(sequence);
+    if (!sequence.ended) {
+      Replace(sequence, valid_blocks);
+    }
   });
 }
 
@@ -295,17 +299,29 @@ void Engine::Replace(Sequence& sequence, int valid_blocks) {
 }
 
 void Engine::AppendToken(Sequence& sequence, const SelectedToken& selected) {
-  const TokenId token = selected.token;
   if (sequence.output_tokens() == 0 && sequence.admitted.has_value() && !sequence.importing) {
     sequence.end.prefill = options_.clock->Now() - *sequence.admitted;
   }
   if (sequence.wants_prompt_logprobs()) {
     sequence.request.sink->OnPromptLogprobs(std::move(sequence.prompt_logprobs));
   }
-  sequence.tokens.push_back(token);
+  sequence.tokens.push_back(selected.token);
   sequence.request.sink->OnToken(selected);
+  const bool awaited =
+      sequence.importing && std::ranges::any_of(sequences_, [&sequence](const auto& other) {
+        return !other->ended && other->request.fork_of == sequence.id;
+      });
+  if (!awaited) {  // else it ends when its KV has come, which its forks share
+    EndIfComplete(sequence);
+  }
+}
+
+void Engine::EndIfComplete(Sequence& sequence) {
+  if (sequence.output_tokens() == 0) {
+    return;
+  }
   const std::vector<TokenId>& stops = sequence.request.stop_tokens;
-  if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+  if (std::find(stops.begin(), stops.end(), sequence.tokens.back()) != stops.end()) {
     End(sequence, absl::OkStatus(), FinishReason::kStop);
   } else if (sequence.output_tokens() >= sequence.request.max_tokens) {
     End(sequence, absl::OkStatus(), FinishReason::kLength);

@@ -92,7 +92,8 @@ class Engine {
   void Cancel(SequenceId id, absl::Status why);
 
   // Import: the first token, sampled elsewhere, and the prompt's log probabilities if they were
-  // asked for. Emitted at once; may end the sequence.
+  // asked for. Emitted at once; may end the sequence, unless forks of it wait for its KV: then it
+  // ends with Adopt or ResumeLocally.
   void GiveFirstToken(SequenceId id,
                       SelectedToken token,
                       std::vector<SelectedToken> prompt_logprobs = {});
@@ -156,6 +157,7 @@ class Engine {
 
   void Replace(Sequence& sequence, int valid_blocks);
   void AppendToken(Sequence& sequence, const SelectedToken& selected);
+  void EndIfComplete(Sequence& sequence);
   void End(Sequence& sequence, absl::Status status, FinishReason reason = FinishReason::kStop);
   void RemoveEnded();
   void NotePlan(const StepPlan& plan);

@@ -58,7 +58,9 @@ bool Engine::FindHit(Sequence& sequence, const absl::flat_hash_set<PrefixHash>& 
   const Sequence* leader = nullptr;
   if (sequence.request.fork_of.has_value() && sequence.output_tokens() == 0) {
     leader = Find(*sequence.request.fork_of);
-    if (leader != nullptr && !leader->ended && !leader->holds_prompt()) {
+    if (leader != nullptr && leader->ended) {
+      leader = nullptr;  // it holds no blocks any more, though its prompt may be in the cache
+    } else if (leader != nullptr && !leader->holds_prompt()) {
       return false;
     }
   }

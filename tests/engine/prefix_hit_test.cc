@@ -255,6 +255,55 @@ TEST_F(PrefixHitTest, AForkWhoseLeaderHasEndedComputesByItself) {
   EXPECT_TRUE(engine.WaitUntilFree());
 }
 
+// B42 with n > 1: the leader's one token is there before its KV, and the forks still get that. When
+// the source fails they compute by themselves.
+TEST_F(PrefixHitTest, AnImportOfOneTokenBringsItsForksTheKv) {
+  const TestEngine cold = WithoutCache();
+  const std::vector<TokenId> prompt = Prompt(85);
+  const TestEngine source = MakeEngine(*checkpoint_, 64);
+  auto source_hooks = std::make_shared<CollectingHooks>();
+  SequenceRequest prefill = Request(prompt, 1);
+  prefill.kind = SequenceKind::kPrefillOnly;
+  prefill.hooks = source_hooks;
+  const TokenId first_token(Run(source, prefill).tokens[0]);
+  const std::vector<BlockId> from = source_hooks->WaitForBlocks();
+
+  for (const bool lands : {true, false}) {
+    SCOPED_TRACE(lands);
+    const TestEngine engine = MakeEngine(*checkpoint_, 64);
+    auto hooks = std::make_shared<CollectingHooks>();
+    SequenceRequest import = Request(prompt, 1);
+    import.kind = SequenceKind::kImport;
+    import.hooks = hooks;
+    SequenceId id;
+    const auto leader = Start(engine, import, &id);
+    SequenceRequest fork = Request(prompt, 1);
+    fork.fork_of = id;
+    fork.sampling.seed = 77;
+    const auto follower = Start(engine, fork);
+    const std::vector<BlockId> to = hooks->WaitForBlocks();
+    ASSERT_EQ(to.size(), from.size());
+    engine->GiveFirstToken(id, {.token = first_token});
+    ASSERT_TRUE(leader->WaitForTokens(1)) << "at once";
+    if (lands) {
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        std::memcpy(engine.Block(to[i]), source.Block(from[i]),
+                    engine->identity().kv.block_bytes());
+      }
+      engine->Adopt(id);
+    } else {
+      engine->ResumeLocally(id, 0);
+    }
+
+    EXPECT_EQ(Finish(*leader).tokens, Tokens{first_token.value()});
+    fork.fork_of.reset();
+    EXPECT_EQ(Finish(*follower).tokens, Run(cold, fork).tokens);
+    hooks->DropPin();
+    ExpectPrefilled(engine, lands ? 85 % kBlockTokens : 85);
+  }
+  source_hooks->DropPin();
+}
+
 // T16, B45: the decode side has the first k blocks already; only the others are asked for.
 TEST_F(PrefixHitTest, AnImportIsToldWhatIsHereAlready) {
   const TestEngine cold = WithoutCache();
