@@ -24,9 +24,24 @@ class StreamObserver final : public GenerationObserver {
     *event.mutable_progress() = so_far.finished;
     stream_->Send(std::move(event));
   }
-  void OnToken(TokenId id) override {
+  void OnPromptLogprobs(v1::Logprobs logprobs) override {
     v1::GenerateEvent event;
-    event.set_token(id.value());
+    *event.mutable_prompt_logprobs() = std::move(logprobs);
+    stream_->Send(std::move(event));
+  }
+  void OnToken(GeneratedToken token) override {
+    v1::GenerateEvent event;
+    event.set_token(token.id.value());
+    event.set_choice(token.choice);
+    if (token.logprob.has_value()) {
+      *event.mutable_logprob() = *std::move(token.logprob);
+    }
+    stream_->Send(std::move(event));
+  }
+  void OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason) override {
+    v1::GenerateEvent event;
+    event.set_choice(choice);
+    event.set_choice_end(reason);
     stream_->Send(std::move(event));
   }
   void OnFinished(const GenerationResult& result) override {
@@ -49,6 +64,8 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(
   std::shared_ptr<Generation> generation =
       sessions_.Start({.request_id = request->request_id(),
                        .sequence = request->sequence(),
+                       .choices = std::max(request->choices(), 1u),
+                       .stop = {request->stop().begin(), request->stop().end()},
                        .prefill = {request->prefill().begin(), request->prefill().end()},
                        .forced = request->forced(),
                        .colocate_below_tokens =

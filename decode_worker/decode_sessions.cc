@@ -1,6 +1,6 @@
 #include "decode_worker/decode_sessions.h"
 
-#include <atomic>
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -10,20 +10,9 @@
 namespace baton {
 namespace {
 
-constexpr std::chrono::milliseconds kRetryWhenFull(200);
 // Of a job that brings no deadline; the text edge always brings one.
 constexpr Duration kLongestRequest = std::chrono::hours(1);
 constexpr absl::Duration kLongestShutdown = absl::Seconds(10);
-
-v1::FinishReason ToProto(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return v1::FINISH_REASON_STOP;
-    case FinishReason::kLength:
-      return v1::FINISH_REASON_LENGTH;
-  }
-  return v1::FINISH_REASON_UNSPECIFIED;
-}
 
 // For calls that are over before they begin.
 class EndedGeneration final : public Generation {
@@ -32,135 +21,6 @@ class EndedGeneration final : public Generation {
 };
 
 }  // namespace
-
-// One request: the engine's sink on one side, the observer on the other. Lives as long as the
-// engine's sequence does.
-class DecodeSessions::Session final : public Generation,
-                                      public TokenSink,
-                                      public std::enable_shared_from_this<Session> {
- public:
-  Session(DecodeSessions& owner,
-          std::uint64_t number,
-          v1::RouteReason reason,
-          std::string address,
-          std::shared_ptr<GenerationObserver> observer)
-      : owner_(owner), number_(number), observer_(std::move(observer)) {
-    result_.reason = reason;
-    result_.finished.set_decode_worker(std::move(address));
-  }
-
-  void Begin(DecodeJob job) {
-    {
-      absl::MutexLock lock(&mutex_);
-      observer_->OnProgress(result_);
-    }
-    absl::StatusOr<SequenceRequest> request = MakeSequenceRequest(job.sequence);
-    if (!request.ok()) {
-      OnEnd({.status = request.status()});
-      return;
-    }
-    request->request_id = job.request_id;
-    request->deadline = job.deadline;
-    request->sink = shared_from_this();
-    if (!job.prefill.empty()) {
-      request->kind = SequenceKind::kImport;
-      handoff_ = owner_.MakeHandoff({.request_id = job.request_id,
-                                     .sequence = std::move(job.sequence),
-                                     .candidates = std::move(job.prefill),
-                                     .forced = job.forced,
-                                     .colocate_below_tokens = job.colocate_below_tokens,
-                                     .deadline = job.deadline},
-                                    [self = weak_from_this()](const HandoffReport& report) {
-                                      if (const auto session = self.lock()) {
-                                        session->Report(report);
-                                      }
-                                    });
-      request->hooks = handoff_;
-    }
-    const absl::StatusOr<SequenceId> id = owner_.core_.engine().Submit(*std::move(request));
-    if (!id.ok()) {
-      OnEnd({.status = absl::IsResourceExhausted(id.status())
-                           ? WithRetryAfter(id.status(), kRetryWhenFull)
-                           : id.status()});
-      return;
-    }
-    sequence_.store(id->value());
-    if (handoff_ != nullptr) {
-      handoff_->SetSequence(*id);
-    }
-  }
-
-  void Cancel() override { CancelWith(absl::CancelledError("the request was cancelled")); }
-
-  void CancelWith(const absl::Status& why) {
-    owner_.core_.engine().Cancel(SequenceId(sequence_.load()), why);
-  }
-
-  void OnToken(const SelectedToken& token) override {
-    absl::MutexLock lock(&mutex_);
-    observer_->OnToken(token.token);
-  }
-
-  void OnEnd(const SequenceEnd& end) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      FillEnd(end);
-      if (end.status.ok()) {
-        observer_->OnFinished(result_);
-      } else {
-        observer_->OnError(end.status);
-      }
-      observer_.reset();
-    }
-    if (handoff_ != nullptr) {
-      handoff_->Abandon();
-    }
-    owner_.Remove(number_);
-  }
-
- private:
-  void Report(const HandoffReport& report) {
-    absl::MutexLock lock(&mutex_);
-    report_ = report;
-    v1::GenerateEvent::Finished& finished = result_.finished;
-    finished.set_split(report.split);
-    finished.set_prefill_failed(report.prefill_failed);
-    finished.set_prefix_cached(report.prefix_cached);
-    finished.set_prefill_worker(report.prefill_worker);
-    finished.set_transport(report.split ? report.transport : "");
-    *finished.mutable_queue() = ToProtoDuration(report.queue);
-    *finished.mutable_prefill() = ToProtoDuration(report.prefill);
-    *finished.mutable_transfer() = ToProtoDuration(report.transfer);
-    if (observer_ != nullptr) {
-      observer_->OnProgress(result_);
-    }
-  }
-
-  void FillEnd(const SequenceEnd& end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    v1::GenerateEvent::Finished& finished = result_.finished;
-    finished.set_finish_reason(ToProto(end.reason));
-    finished.set_cached_prompt_tokens(static_cast<std::uint32_t>(end.cached_tokens));
-    // Both queues count; a prefill that failed elsewhere and was done here took what it took here.
-    *finished.mutable_queue() = ToProtoDuration(end.queue + report_.queue);
-    *finished.mutable_prefill() = ToProtoDuration(finished.split() ? report_.prefill : end.prefill);
-    if (end.adopted.has_value() && report_.first_token.has_value()) {
-      *finished.mutable_exposed_transfer() = ToProtoDuration(
-          std::max(Duration::zero(), Duration(*end.adopted - *report_.first_token)));
-    }
-  }
-
-  DecodeSessions& owner_;
-  const std::uint64_t number_;
-  std::atomic<std::uint64_t> sequence_{0};  // no engine sequence has this id until it is set
-  std::shared_ptr<IncomingHandoff>
-      handoff_;  // shared with its own pending events; null when colocated
-
-  absl::Mutex mutex_;  // orders the observer's calls, which come from the engine's and the
-                       // executor's thread
-  std::shared_ptr<GenerationObserver> observer_ ABSL_GUARDED_BY(mutex_);  // null after the end
-  GenerationResult result_ ABSL_GUARDED_BY(mutex_);
-  HandoffReport report_ ABSL_GUARDED_BY(mutex_);
-};
 
 DecodeSessions::DecodeSessions(WorkerCore& core, PrefillClient& prefill, HandoffTimes times)
     : core_(core),
@@ -201,12 +61,20 @@ std::string DecodeSessions::address() const {
 
 std::shared_ptr<Generation> DecodeSessions::Start(DecodeJob job,
                                                   std::shared_ptr<GenerationObserver> observer) {
-  std::shared_ptr<Session> session;
+  std::shared_ptr<DecodeSession> session;
   {
     absl::MutexLock lock(&mutex_);
     if (accepting_) {
       const std::uint64_t number = next_number_++;
-      session = std::make_shared<Session>(*this, number, job.reason, address_, observer);
+      session = std::make_shared<DecodeSession>(
+          DecodeSession::Owner{.core = core_,
+                               .address = address_,
+                               .make_handoff =
+                                   [this](HandoffPlan plan, IncomingHandoff::Reporter reporter) {
+                                     return MakeHandoff(std::move(plan), std::move(reporter));
+                                   },
+                               .on_gone = [this, number] { Remove(number); }},
+          job.reason, observer);
       sessions_[number] = session;
     }
   }
@@ -232,7 +100,7 @@ std::size_t DecodeSessions::InFlight() const {
 }
 
 void DecodeSessions::CancelRest(const absl::Status& why) {
-  std::vector<std::shared_ptr<Session>> rest;
+  std::vector<std::shared_ptr<DecodeSession>> rest;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [number, session] : sessions_) {
@@ -263,6 +131,8 @@ std::shared_ptr<Generation> LocalGenerator::Start(GenerationJob job,
   return sessions_.Start(
       {.request_id = std::move(job.request_id),
        .sequence = std::move(job.sequence),
+       .choices = job.choices,
+       .stop = std::move(job.stop),
        .deadline = job.deadline.value_or(TimePoint::max()),
        .reason = job.path == v1::PATH_COLOCATED ? v1::ROUTE_REASON_REQUESTED
                                                 : v1::ROUTE_REASON_NO_PREFILL_WORKER},

@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/worker.pb.h"
 #include "common/serial_executor.h"
+#include "decode_worker/decode_session.h"
 #include "decode_worker/incoming_handoff.h"
 #include "decode_worker/prefill_client.h"
 #include "frontend/drain_target.h"
@@ -17,18 +18,6 @@
 #include "worker/worker_core.h"
 
 namespace baton {
-
-// One request as a decode worker runs it.
-struct DecodeJob {
-  std::string request_id;
-  v1::SequenceSpec sequence;
-  std::vector<v1::PrefillCandidate> prefill;  // empty: colocated
-  bool forced = false;
-  // Unless forced: with fewer prompt tokens than this not in the prefix cache it is not split.
-  int colocate_below_tokens = 0;
-  TimePoint deadline;
-  v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;  // handed back in results
-};
 
 // All requests of one decode worker, whichever door they came through: routed calls and its own
 // Completions service.
@@ -53,7 +42,6 @@ class DecodeSessions final : public DrainTarget {
   void CancelRest(const absl::Status& why) override;
 
  private:
-  class Session;
   void Remove(std::uint64_t number);
   std::shared_ptr<IncomingHandoff> MakeHandoff(HandoffPlan plan,
                                                IncomingHandoff::Reporter reporter);
@@ -67,7 +55,8 @@ class DecodeSessions final : public DrainTarget {
   std::string address_ ABSL_GUARDED_BY(mutex_);
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   std::uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::uint64_t, std::weak_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::uint64_t, std::weak_ptr<DecodeSession>> sessions_
+      ABSL_GUARDED_BY(mutex_);
   int live_handoffs_ ABSL_GUARDED_BY(mutex_) =
       0;  // objects, which outlive their session while events are to come
 

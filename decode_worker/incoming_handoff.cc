@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "proto/identity_conversion.h"
 #include "proto/status_conversion.h"
+#include "worker/token_conversion.h"
 
 namespace baton {
 
@@ -218,13 +219,20 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
         *sequence_, absl::DataLossError("two prefill workers sampled different first tokens"));
     return;
   }
+  if (const absl::Status status = CheckLogprobs(first); !status.ok()) {
+    FailAttempt(status);
+    return;
+  }
   if (!first_token_.has_value()) {
     first_token_ = first.token();
     report_.first_token = Clock::System().Now();
     report_.queue = FromProtoDuration(first.queue());
     report_.prefill = FromProtoDuration(first.prefill());
     reporter_(report_);
-    context_.core.engine().GiveFirstToken(*sequence_, {.token = TokenId(first.token())});
+    SelectedToken token = FromProto(first.logprob());
+    token.token = TokenId(first.token());
+    context_.core.engine().GiveFirstToken(*sequence_, std::move(token),
+                                          FromProto(first.prompt_logprobs()));
   }
   if (attempt_->fetching) {
     FailUnless(
@@ -232,6 +240,16 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
         "the blocks did not arrive in time after the first token");
   }
   AdoptIfComplete();
+}
+
+absl::Status IncomingHandoff::CheckLogprobs(const v1::PrefillEvent::FirstToken& first) const {
+  const v1::SequenceSpec& sequence = plan_.sequence;
+  const int of_prompt = sequence.prompt_logprobs() ? sequence.prompt_size() - 1 : 0;
+  if (first.has_logprob() != sequence.has_logprobs() ||
+      first.prompt_logprobs().tokens_size() != of_prompt) {
+    return absl::InternalError("the first token came without the log probabilities asked for");
+  }
+  return absl::OkStatus();
 }
 
 void IncomingHandoff::HandleLanded(const FetchStats& stats) {
@@ -301,6 +319,11 @@ void IncomingHandoff::FailAttempt(const absl::Status& why) {
 
 void IncomingHandoff::ContinueAfterFailure(const absl::Status& why) {
   EndAttempt(DecodeHandoffState::kFailed);
+  if (plan_.sequence.prompt_logprobs() && !first_token_.has_value()) {
+    // The prompt's log probabilities come with the first token, or from computing all of the prompt
+    // here: blocks that landed are of no use without them.
+    valid_blocks_ = 0;
+  }
   if (valid_blocks_ == prompt_blocks_) {
     ComputeHere();
   } else if (next_candidate_ < plan_.candidates.size()) {

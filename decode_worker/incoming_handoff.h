@@ -38,6 +38,7 @@ struct HandoffContext {
 struct HandoffPlan {
   std::string request_id;
   v1::SequenceSpec sequence;
+  bool shares_prompt = false;                    // other sequences wait for its KV
   std::vector<v1::PrefillCandidate> candidates;  // in the order to try; at least one
   bool forced = false;  // when no candidate is left: fail instead of computing here
   // Unless forced: with fewer prompt tokens than this not in the prefix cache, compute here.
@@ -97,6 +98,7 @@ class IncomingHandoff final : public HandoffHooks,
   void StartAttempt();
   void HandleAccepted(const v1::PrefillEvent::Accepted& accepted);
   void HandleFirstToken(const v1::PrefillEvent::FirstToken& first);
+  absl::Status CheckLogprobs(const v1::PrefillEvent::FirstToken& first) const;
   void HandleCallEnd(const absl::Status& status);
   void HandleLanded(const FetchStats& stats);
   void HandleFetchFailed(const absl::Status& why, const std::vector<int>& whole_blocks);
@@ -108,7 +110,7 @@ class IncomingHandoff final : public HandoffHooks,
   void ComputeHere();
   void EndAttempt(DecodeHandoffState end);
   Duration LandingTime() const;
-  bool NeedsKv() const { return plan_.sequence.max_tokens() > 1; }
+  bool NeedsKv() const { return plan_.sequence.max_tokens() > 1 || plan_.shares_prompt; }
 
   const HandoffContext context_;
   const HandoffPlan plan_;

@@ -100,6 +100,8 @@ std::shared_ptr<PrefillClient::Peer> PrefillClient::PeerAt(const std::string& ad
   std::shared_ptr<Peer>& peer = peers_[address];
   if (peer == nullptr) {
     grpc::ChannelArguments arguments;
+    // The log probabilities of a long prompt come with the first token, several MiB of them.
+    arguments.SetMaxReceiveMessageSize(-1);
     // Workers are reached directly, whatever proxy the environment names.
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);

@@ -21,15 +21,20 @@ void CompleteReactor::Begin(absl::StatusOr<std::shared_ptr<CompletionSession>> s
 }
 
 bool CompleteReactor::OnChunk(v1::CompleteChunk chunk) {
-  if (response_.choices().empty()) {
-    response_.set_id(chunk.id());
-    response_.set_model(chunk.model());
-    response_.add_choices();
-  }
-  v1::Choice& choice = *response_.mutable_choices(0);
   const v1::Choice& increment = chunk.choice();
+  const int index = static_cast<int>(increment.index());
+  response_.set_id(chunk.id());
+  response_.set_model(chunk.model());
+  while (response_.choices_size() <= index) {
+    const int next = response_.choices_size();
+    response_.add_choices()->set_index(static_cast<std::uint32_t>(next));
+  }
+  v1::Choice& choice = *response_.mutable_choices(index);
   choice.mutable_text()->append(increment.text());
   choice.mutable_token_ids()->MergeFrom(increment.token_ids());
+  if (increment.has_logprobs()) {
+    choice.mutable_logprobs()->MergeFrom(increment.logprobs());
+  }
   choice.set_finish_reason(increment.finish_reason());
   choice.set_stop_match(increment.stop_match());
   if (chunk.has_usage()) {

@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// The call of Complete: adds up the chunks of a session to one response.
+// The call of Complete: adds up the chunks of a session to one response, its choices by index.
 //
 // Owns itself from construction to OnDone, as gRPC wants it.
 class CompleteReactor final : public grpc::ServerUnaryReactor, public CompletionSink {

@@ -1,11 +1,13 @@
 #include "frontend/completion_session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "frontend/prompt_echo.h"
 #include "proto/status_conversion.h"
 
 namespace baton {
@@ -45,12 +47,23 @@ CompletionSession::CompletionSession(ValidatedRequest request,
       timer_(timer),
       job_{.request_id = std::move(request.request_id),
            .sequence = std::move(request.sequence),
+           .choices = request.choices,
+           .stop = std::move(request.stop),
            .path = request.path,
            .deadline = options_.deadline},
       prompt_tokens_(static_cast<std::uint32_t>(job_.sequence.prompt_size())),
       vocabulary_(static_cast<std::uint32_t>(tokenizer.vocabulary())),
-      text_(tokenizer, request.stop, job_.sequence.min_tokens()),
-      sink_(&sink) {}
+      wants_logprobs_(job_.sequence.has_logprobs()),
+      echo_complete_(!job_.sequence.prompt_logprobs()),
+      sink_(&sink) {
+  choices_.reserve(job_.choices);
+  for (std::uint32_t i = 0; i < job_.choices; ++i) {
+    choices_.emplace_back(i, tokenizer, job_.stop, job_.sequence.min_tokens());
+  }
+  if (request.echo) {
+    echo_ = EchoPrompt(tokenizer, job_.sequence);
+  }
+}
 
 CompletionSession::~CompletionSession() {
   if (running_ != nullptr) {
@@ -134,13 +147,41 @@ void CompletionSession::OnProgress(const GenerationResult& so_far) {
   result_ = so_far;
 }
 
-void CompletionSession::OnToken(TokenId id) {
-  if (text_.stopped() || stopping()) {
+void CompletionSession::OnPromptLogprobs(v1::Logprobs logprobs) {
+  if (!AddPromptLogprobs(logprobs, echo_)) {
+    Stop(absl::InternalError(absl::StrCat(logprobs.tokens_size(),
+                                          " log probabilities came for a prompt of ",
+                                          prompt_tokens_, " tokens")));
+    return;
+  }
+  echo_complete_ = true;
+}
+
+absl::Status CompletionSession::CheckToken(const GeneratedToken& token) const {
+  if (token.choice >= choices_.size() || choices_[token.choice].closed()) {
+    return absl::InternalError(absl::StrCat("a token came for choice ", token.choice,
+                                            ", which has ended or was not asked for"));
+  }
+  if (token.id.value() >= vocabulary_) {
+    return absl::InternalError(absl::StrCat("generated token ", token.id.value(),
+                                            " is beyond the vocabulary of ", vocabulary_));
+  }
+  if (!echo_complete_ || token.logprob.has_value() != wants_logprobs_) {
+    return absl::InternalError("a token came without the log probabilities that were asked for");
+  }
+  return absl::OkStatus();
+}
+
+void CompletionSession::OnToken(GeneratedToken token) {
+  if (stopping()) {
     return;  // was on its way when the end was decided
   }
-  if (id.value() >= vocabulary_) {
-    Stop(absl::InternalError(absl::StrCat("generated token ", id.value(),
-                                          " is beyond the vocabulary of ", vocabulary_)));
+  if (const absl::Status status = CheckToken(token); !status.ok()) {
+    Stop(status);
+    return;
+  }
+  ChoiceStream& choice = choices_[token.choice];
+  if (choice.stopped()) {
     return;
   }
   last_token_ = Clock::System().Now();
@@ -148,29 +189,72 @@ void CompletionSession::OnToken(TokenId id) {
     first_token_ = last_token_;
   }
   ++completion_tokens_;
+  if (choice.begun() || SendEcho(token.choice)) {
+    Send(choice.Append(token));
+  }
+}
+
+std::size_t CompletionSession::open_choices() const {
+  return static_cast<std::size_t>(
+      std::count_if(choices_.begin(), choices_.end(),
+                    [](const ChoiceStream& choice) { return !choice.closed(); }));
+}
+
+bool CompletionSession::all_stopped() const {
+  return open_choices() > 0 && !chunk_lost_ &&
+         std::all_of(choices_.begin(), choices_.end(), [](const ChoiceStream& choice) {
+           return choice.closed() || choice.stopped();
+         });
+}
+
+bool CompletionSession::Send(v1::Choice increment) {
   v1::CompleteChunk chunk = NewChunk();
-  chunk.mutable_choice()->set_text(text_.Append(id));
-  chunk.mutable_choice()->add_token_ids(id.value());
+  *chunk.mutable_choice() = std::move(increment);
   CompletionSink* sink = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     sink = sink_;  // stays: the call cannot end before this session has told it to
   }
-  if (!sink->OnChunk(std::move(chunk))) {
-    Stop(WithReason(absl::ResourceExhaustedError("client reads too slowly: too many chunks wait"),
-                    "SLOW_READER"));
-  } else if (text_.stopped()) {
-    CancelGeneration();
+  if (sink->OnChunk(std::move(chunk))) {
+    return true;
   }
+  chunk_lost_ = true;
+  Stop(WithReason(absl::ResourceExhaustedError("client reads too slowly: too many chunks wait"),
+                  "SLOW_READER"));
+  return false;
+}
+
+bool CompletionSession::SendEcho(std::uint32_t choice) {
+  for (v1::Choice increment : echo_) {
+    increment.set_index(choice);
+    if (!Send(std::move(increment))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void CompletionSession::OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason) {
+  if (stopping()) {
+    return;
+  }
+  const bool known = reason == v1::FINISH_REASON_STOP || reason == v1::FINISH_REASON_LENGTH;
+  if (choice >= choices_.size() || choices_[choice].closed() || !known) {
+    Stop(absl::InternalError(absl::StrCat("choice ", choice, " ended twice or without a reason")));
+    return;
+  }
+  Send(choices_[choice].Close(reason));
 }
 
 void CompletionSession::OnFinished(const GenerationResult& result) {
   result_ = result;
   const v1::FinishReason reason = result.finished.finish_reason();
-  if (text_.stopped()) {
+  if (all_stopped()) {
     EndWell(v1::FINISH_REASON_STOP);
   } else if (stopping()) {
     EndBadly(absl::OkStatus(), /*cut=*/true);
+  } else if (open_choices() != 1) {
+    EndBadly(absl::InternalError("generation ended with choices that have not"), /*cut=*/false);
   } else if (reason == v1::FINISH_REASON_STOP || reason == v1::FINISH_REASON_LENGTH) {
     EndWell(reason);
   } else if (reason == v1::FINISH_REASON_CANCELLED) {
@@ -181,20 +265,27 @@ void CompletionSession::OnFinished(const GenerationResult& result) {
 }
 
 void CompletionSession::OnError(absl::Status status) {
-  if (text_.stopped() && status.code() == absl::StatusCode::kCancelled) {
+  if (all_stopped()) {
     EndWell(v1::FINISH_REASON_STOP);
   } else {
     EndBadly(ForClient(std::move(status)), stopping());
   }
 }
 
+// Several choices may be open when all of them have met a stop string; the sums go with the last.
 void CompletionSession::EndWell(v1::FinishReason reason) {
   v1::CompleteChunk last = NewChunk();
-  if (!text_.stopped()) {
-    last.mutable_choice()->set_text(text_.Finish());
+  for (ChoiceStream& choice : choices_) {
+    if (choice.closed()) {
+      continue;
+    }
+    if (open_choices() == 1) {
+      *last.mutable_choice() = choice.Close(reason);
+    } else if (!Send(choice.Close(reason))) {
+      EndBadly(absl::OkStatus(), /*cut=*/true);
+      return;
+    }
   }
-  last.mutable_choice()->set_finish_reason(text_.stopped() ? v1::FINISH_REASON_STOP : reason);
-  last.mutable_choice()->set_stop_match(text_.stop_match());
   v1::Usage& usage = *last.mutable_usage();
   usage.set_prompt_tokens(prompt_tokens_);
   usage.set_completion_tokens(completion_tokens_);

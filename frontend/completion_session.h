@@ -4,16 +4,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/completions.pb.h"
 #include "common/clock.h"
+#include "frontend/choice_stream.h"
 #include "frontend/generator.h"
 #include "frontend/request_validation.h"
 #include "frontend/running_requests.h"
-#include "frontend/text_stream.h"
 #include "frontend/timer_thread.h"
 
 namespace baton {
@@ -37,13 +38,14 @@ class CompletionSink {
   virtual void CutHeld(const absl::Status& status) = 0;
 };
 
-// One request between its admission and its end: turns tokens into chunks of text, watches for stop
-// strings, keeps the times, and ends the generation when the client, the deadline or the server
-// wants so.
+// One request between its admission and its end: turns the tokens of its choices into chunks of
+// text, echoes the prompt, watches for stop strings, keeps the times, and ends the generation when
+// the client, the deadline or the server wants so.
 //
-// Of the reasons to end early the first wins; a text that has met its stop string ends with OK
-// whatever comes after. Shared by the client's call and the generation, because neither knows who
-// lets go first.
+// A choice's last chunk comes with its end; that of the last choice carries usage and time line. Of
+// the reasons to end early the first wins; once all text has met its stop string the request ends
+// with OK whatever comes after. Shared by the client's call and the generation, because neither
+// knows who lets go first.
 //
 // Stop is thread-safe; OnProgress to OnError come one at a time (see GenerationObserver); Start and
 // Detach belong to the call.
@@ -75,13 +77,23 @@ class CompletionSession final : public GenerationObserver,
   void Detach();
 
   void OnProgress(const GenerationResult& so_far) override;
-  void OnToken(TokenId id) override;
+  void OnPromptLogprobs(v1::Logprobs logprobs) override;
+  void OnToken(GeneratedToken token) override;
+  void OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason) override;
   void OnFinished(const GenerationResult& result) override;
   void OnError(absl::Status status) override;
 
  private:
   bool stopping() const;
   void CancelGeneration();
+  // INTERNAL for what a generator must not send.
+  absl::Status CheckToken(const GeneratedToken& token) const;
+  std::size_t open_choices() const;
+  // All that is still open has met its stop string, and the client can have all of it.
+  bool all_stopped() const;
+  // False, and the request is on its way to its end, when the client has left too much unread.
+  bool Send(v1::Choice increment);
+  bool SendEcho(std::uint32_t choice);
   void EndWell(v1::FinishReason reason);
   void EndBadly(const absl::Status& status, bool cut);
   void Close(const absl::Status& status, bool cut);
@@ -97,9 +109,13 @@ class CompletionSession final : public GenerationObserver,
   GenerationJob job_;  // handed on by Start
   const std::uint32_t prompt_tokens_;
   const std::uint32_t vocabulary_;
+  const bool wants_logprobs_;
 
   // Used by the generation's calls only.
-  TextStream text_;
+  std::vector<ChoiceStream> choices_;
+  std::vector<v1::Choice> echo_;  // in front of every choice
+  bool echo_complete_ = true;     // has its log probabilities, if it is to have them
+  bool chunk_lost_ = false;       // the client cannot have all of it any more
   GenerationResult result_;
   std::uint32_t completion_tokens_ = 0;
   TimePoint first_token_;

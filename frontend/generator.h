@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "baton/v1/completions.pb.h"
@@ -19,8 +21,17 @@ namespace baton {
 struct GenerationJob {
   std::string request_id;
   v1::SequenceSpec sequence;
+  std::uint32_t choices = 1;      // sequences to make of the prompt; the seed is that of choice 0
+  std::vector<std::string> stop;  // see Generator
   v1::Path path = v1::PATH_UNSPECIFIED;  // unspecified: the generator chooses
   std::optional<TimePoint> deadline;     // the generator gives up then, with DEADLINE_EXCEEDED
+};
+
+// The next token of one choice.
+struct GeneratedToken {
+  TokenId id;
+  std::uint32_t choice = 0;
+  std::optional<v1::TokenLogprob> logprob;  // when asked for; may hold what is not finite
 };
 
 // Where a request went and what it took.
@@ -40,8 +51,13 @@ class GenerationObserver {
   // before the first token. Without it, a request that a stop string ends has nothing to say about
   // its path.
   virtual void OnProgress(const GenerationResult& so_far) = 0;
-  // The next token; the one that ends the sequence (end of sequence, stop token) is among them.
-  virtual void OnToken(TokenId id) = 0;
+  // When they were asked for: once, before any token; of all tokens of the prompt but the first.
+  virtual void OnPromptLogprobs(v1::Logprobs logprobs) = 0;
+  // The one that ends the choice (end of sequence, stop token) is among them.
+  virtual void OnToken(GeneratedToken token) = 0;
+  // A choice has ended while another one goes on.
+  virtual void OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason) = 0;
+  // The last choice has ended, for the result's reason.
   virtual void OnFinished(const GenerationResult& result) = 0;
   virtual void OnError(absl::Status status) = 0;
 };
@@ -56,6 +72,10 @@ class Generation {
   virtual void Cancel() = 0;
 };
 
+// A choice whose text has come to one of the job's stop strings is over, as TextStream sees it: the
+// generator may send no more of it and owes its end. It does not cut the text: that is the
+// observer's.
+//
 // Thread-safe.
 class Generator {
  public:

@@ -95,32 +95,24 @@ absl::Status CheckFieldLengths(const v1::CompleteRequest& request) {
 }
 
 absl::Status CheckImplemented(const v1::CompleteRequest& request) {
-  if (request.has_n() && (request.n() == 0 || request.n() > kMaxChoices)) {
-    return FieldError("n", absl::StrCat(request.n(), " is not from 1 to ", kMaxChoices));
-  }
-  if (request.has_n() && request.n() > 1) {
-    return FieldError("n", "more than one choice is not supported by this version");
-  }
-  if (request.has_logprobs()) {
-    return request.logprobs() > kMaxLogprobs
-               ? FieldError("logprobs",
-                            absl::StrCat(request.logprobs(), " is above ", kMaxLogprobs))
-               : NotYet("logprobs");
-  }
-  if (request.echo()) {
-    return NotYet("echo");
-  }
   if (!request.session().empty()) {
     return NotYet("session");
   }
   if (!request.zone().empty()) {
     return NotYet("zone");
   }
-  if (!request.cache_salt().empty()) {
-    return NotYet("cache_salt");
-  }
   if (request.priority() != 0) {
     return NotYet("priority");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChoices(const v1::CompleteRequest& request) {
+  if (request.has_n() && (request.n() == 0 || request.n() > kMaxChoices)) {
+    return FieldError("n", absl::StrCat(request.n(), " is not from 1 to ", kMaxChoices));
+  }
+  if (request.logprobs() > kMaxLogprobs) {
+    return FieldError("logprobs", absl::StrCat(request.logprobs(), " is above ", kMaxLogprobs));
   }
   return absl::OkStatus();
 }

@@ -18,9 +18,11 @@ absl::Status CheckNoUnknownFields(const google::protobuf::Message& request);
 // request_id, session, zone and cache_salt: at most 128 bytes.
 absl::Status CheckFieldLengths(const v1::CompleteRequest& request);
 
-// Fields of the contract whose behaviour comes in a later version keep their neutral value; those
-// with a range of their own are checked against that first.
+// Fields of the contract whose behaviour comes in a later version keep their neutral value.
 absl::Status CheckImplemented(const v1::CompleteRequest& request);
+
+// n: from 1 to 16; logprobs: at most 20.
+absl::Status CheckChoices(const v1::CompleteRequest& request);
 
 // At most 16, each of 1 to 256 bytes of UTF-8 (the text they are searched in is always UTF-8).
 absl::Status CheckStopStrings(const v1::CompleteRequest& request);

@@ -33,13 +33,21 @@ absl::StatusOr<ValidatedRequest> RequestValidator::Validate(
   RETURN_IF_ERROR(CheckModel(request.model()));
   RETURN_IF_ERROR(CheckFieldLengths(request));
   RETURN_IF_ERROR(CheckImplemented(request));
+  RETURN_IF_ERROR(CheckChoices(request));
   RETURN_IF_ERROR(CheckStopStrings(request));
 
   ValidatedRequest result;
   result.path = request.path();
+  result.choices = request.has_n() ? request.n() : 1;
+  result.echo = request.echo();
   result.stop.assign(request.stop().begin(), request.stop().end());
   RETURN_IF_ERROR(FillSampling(request.sampling(), *result.sequence.mutable_sampling()));
   RETURN_IF_ERROR(FillStopTokens(request, result.sequence));
+  if (request.has_logprobs()) {
+    result.sequence.set_logprobs(request.logprobs());
+    result.sequence.set_prompt_logprobs(request.echo());
+  }
+  result.sequence.set_cache_salt(request.cache_salt());
   const std::uint32_t context = static_cast<std::uint32_t>(checkpoint_.config().context_tokens);
   if (request.has_max_tokens() && (request.max_tokens() == 0 || request.max_tokens() > context)) {
     return FieldError("max_tokens", absl::StrCat(request.max_tokens(), " is not from 1 to ",

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct ValidatedRequest {
   std::string request_id;
   v1::SequenceSpec sequence;
   v1::Path path = v1::PATH_UNSPECIFIED;
+  std::uint32_t choices = 1;
+  bool echo = false;
   std::vector<std::string> stop;  // strings; what `sequence` carries are stop tokens
 };
 

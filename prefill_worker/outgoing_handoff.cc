@@ -82,17 +82,27 @@ void OutgoingHandoff::OnLayerComputed(LayerIndex layer, int first_block, int blo
                                           .layer_count = 1});
 }
 
+void OutgoingHandoff::OnPromptLogprobs(std::vector<SelectedToken> tokens) {
+  absl::MutexLock lock(&mutex_);
+  prompt_logprobs_ = std::move(tokens);
+}
+
 void OutgoingHandoff::OnToken(const SelectedToken& token) {
   core_.transfer().FinishComputing(ticket_.id);
   absl::MutexLock lock(&mutex_);
-  first_token_ = token.token;
+  first_token_ = token;
 }
 
 void OutgoingHandoff::OnEnd(const SequenceEnd& end) {
-  std::optional<TokenId> first_token;
+  std::optional<FirstToken> first;
   {
     absl::MutexLock lock(&mutex_);
-    first_token = first_token_;
+    if (first_token_.has_value()) {
+      first = {.token = *std::move(first_token_),
+               .prompt_logprobs = std::move(prompt_logprobs_),
+               .queue = end.queue,
+               .prefill = end.prefill};
+    }
     if (!end.status.ok()) {
       status_.Update(end.status);
       if (offer_open_) {
@@ -100,8 +110,8 @@ void OutgoingHandoff::OnEnd(const SequenceEnd& end) {
       }
     }
   }
-  if (end.status.ok() && first_token.has_value()) {
-    observer_->OnFirstToken(*first_token, end.queue, end.prefill);
+  if (end.status.ok() && first.has_value()) {
+    observer_->OnFirstToken(*first);
   }
   {
     absl::MutexLock lock(&mutex_);

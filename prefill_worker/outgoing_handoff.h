@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -15,11 +16,19 @@
 
 namespace baton {
 
+// What came of a prompt.
+struct FirstToken {
+  SelectedToken token;
+  std::vector<SelectedToken> prompt_logprobs;  // when asked for
+  Duration queue{};
+  Duration prefill{};
+};
+
 // What a Prefill call hears. Calls come from any thread, one at a time.
 class PrefillObserver {
  public:
   virtual ~PrefillObserver() = default;
-  virtual void OnFirstToken(TokenId token, Duration queue, Duration prefill) = 0;
+  virtual void OnFirstToken(const FirstToken& first) = 0;
   // Exactly once, last: the sequence has ended and its blocks are no longer offered. OK when the
   // decode side has acknowledged them.
   virtual void OnEnd(const absl::Status& status) = 0;
@@ -55,6 +64,7 @@ class OutgoingHandoff final : public TokenSink,
   void Cancel(const absl::Status& why);
 
   // Engine thread.
+  void OnPromptLogprobs(std::vector<SelectedToken> tokens) override;
   void OnToken(const SelectedToken& token) override;
   void OnEnd(const SequenceEnd& end) override;
   void OnAdmitted(PinnedBlocks pin, int valid_blocks) override;
@@ -77,7 +87,8 @@ class OutgoingHandoff final : public TokenSink,
   std::optional<SequenceId> sequence_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> cancelled_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<OutgoingHandoff> self_ ABSL_GUARDED_BY(mutex_);  // while the offer is open
-  std::optional<TokenId> first_token_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SelectedToken> prompt_logprobs_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SelectedToken> first_token_ ABSL_GUARDED_BY(mutex_);
   bool sequence_open_ ABSL_GUARDED_BY(mutex_) = true;
   bool offer_open_ ABSL_GUARDED_BY(mutex_) = false;
   bool told_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,6 +13,7 @@
 #include "proto/status_conversion.h"
 #include "worker/call_deadline_service.h"
 #include "worker/stream_reactor.h"
+#include "worker/token_conversion.h"
 
 namespace baton {
 namespace {
@@ -22,19 +23,31 @@ using Stream = StreamReactor<v1::PrefillEvent>;
 // Writes what a handoff says to one Prefill call.
 class StreamObserver final : public PrefillObserver {
  public:
-  explicit StreamObserver(std::shared_ptr<Stream::Handle> stream) : stream_(std::move(stream)) {}
+  StreamObserver(std::shared_ptr<Stream::Handle> stream, const v1::SequenceSpec& sequence)
+      : stream_(std::move(stream)),
+        logprobs_(sequence.has_logprobs()),
+        prompt_logprobs_(sequence.prompt_logprobs()) {}
 
-  void OnFirstToken(TokenId token, Duration queue, Duration prefill) override {
+  void OnFirstToken(const FirstToken& first) override {
     v1::PrefillEvent event;
-    event.mutable_first_token()->set_token(token.value());
-    *event.mutable_first_token()->mutable_queue() = ToProtoDuration(queue);
-    *event.mutable_first_token()->mutable_prefill() = ToProtoDuration(prefill);
+    v1::PrefillEvent::FirstToken& proto = *event.mutable_first_token();
+    proto.set_token(first.token.token.value());
+    *proto.mutable_queue() = ToProtoDuration(first.queue);
+    *proto.mutable_prefill() = ToProtoDuration(first.prefill);
+    if (logprobs_) {
+      *proto.mutable_logprob() = ToProto(first.token);
+    }
+    if (prompt_logprobs_) {
+      *proto.mutable_prompt_logprobs() = ToProto(first.prompt_logprobs);
+    }
     stream_->Send(std::move(event));
   }
   void OnEnd(const absl::Status& status) override { stream_->End(status); }
 
  private:
   const std::shared_ptr<Stream::Handle> stream_;
+  const bool logprobs_;
+  const bool prompt_logprobs_;
 };
 
 constexpr absl::Duration kLongestShutdown = absl::Seconds(10);
@@ -69,8 +82,8 @@ grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(
   accepted.mutable_accepted()->set_kv_address(core_.transfer().address());
   handle->Send(std::move(accepted));
 
-  auto handoff = std::make_shared<OutgoingHandoff>(core_, *std::move(ticket),
-                                                   std::make_shared<StreamObserver>(handle));
+  auto handoff = std::make_shared<OutgoingHandoff>(
+      core_, *std::move(ticket), std::make_shared<StreamObserver>(handle, request->sequence()));
   {
     absl::MutexLock lock(&mutex_);
     handoffs_[*number] = handoff;

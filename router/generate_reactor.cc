@@ -21,6 +21,14 @@ absl::Status Annotate(const absl::Status& status,
   return result;
 }
 
+GeneratedToken TakeToken(v1::GenerateEvent& event) {
+  GeneratedToken token{.id = TokenId(event.token()), .choice = event.choice()};
+  if (event.has_logprob()) {
+    token.logprob = std::move(*event.mutable_logprob());
+  }
+  return token;
+}
+
 }  // namespace
 
 GenerateReactor::GenerateReactor(v1::GenerateRequest request,
@@ -54,7 +62,13 @@ void GenerateReactor::OnReadDone(bool ok) {
     switch (event_.event_case()) {
       case v1::GenerateEvent::kToken:
         token_seen_ = true;
-        observer_->OnToken(TokenId(event_.token()));
+        observer_->OnToken(TakeToken(event_));
+        break;
+      case v1::GenerateEvent::kPromptLogprobs:
+        observer_->OnPromptLogprobs(std::move(*event_.mutable_prompt_logprobs()));
+        break;
+      case v1::GenerateEvent::kChoiceEnd:
+        observer_->OnChoiceEnd(event_.choice(), event_.choice_end());
         break;
       case v1::GenerateEvent::kProgress:
         observer_->OnProgress(MakeResult(event_.progress()));

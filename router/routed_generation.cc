@@ -49,9 +49,18 @@ void RoutedGeneration::OnProgress(const GenerationResult& so_far) {
   observer_->OnProgress(so_far);
 }
 
-void RoutedGeneration::OnToken(TokenId id) {
+void RoutedGeneration::OnPromptLogprobs(v1::Logprobs logprobs) {
   seen_ = true;
-  observer_->OnToken(id);
+  observer_->OnPromptLogprobs(std::move(logprobs));
+}
+
+void RoutedGeneration::OnToken(GeneratedToken token) {
+  seen_ = true;
+  observer_->OnToken(std::move(token));
+}
+
+void RoutedGeneration::OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason) {
+  observer_->OnChoiceEnd(choice, reason);
 }
 
 void RoutedGeneration::OnFinished(const GenerationResult& result) {
@@ -90,7 +99,9 @@ absl::Status RoutedGeneration::Try() {
       .route = route_,
       .deadline = job_.deadline,
       .on_unreachable = [this, decode] { fleet_.PollDecodeSoon(decode); }};
-  options.marks.push_back(fleet_.MarkDecode(decode));
+  for (std::uint32_t i = 0; i < job_.choices; ++i) {
+    options.marks.push_back(fleet_.MarkDecode(decode));
+  }
   if (!decision->prefill.empty()) {
     // The decode worker tries them in order, so the first one is taken to have the work.
     options.marks.push_back(fleet_.MarkPrefill(decision->prefill.front().number));
@@ -123,6 +134,10 @@ v1::GenerateRequest RoutedGeneration::MakeRequest(const RouteDecision& decision)
     v1::PrefillCandidate& candidate = *request.add_prefill();
     candidate.set_address(worker.address);
     candidate.set_instance_id(std::string(worker.instance.AsBytes()));
+  }
+  request.set_choices(job_.choices);
+  for (const std::string& stop : job_.stop) {
+    request.add_stop(stop);
   }
   request.set_forced(job_.path == v1::PATH_DISAGGREGATED);
   request.set_colocate_below_tokens(static_cast<std::uint32_t>(options_.colocate_below_tokens));

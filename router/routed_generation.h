@@ -33,7 +33,9 @@ class RoutedGeneration final : public Generation,
 
   // Of the attempt under way.
   void OnProgress(const GenerationResult& so_far) override;
-  void OnToken(TokenId id) override;
+  void OnPromptLogprobs(v1::Logprobs logprobs) override;
+  void OnToken(GeneratedToken token) override;
+  void OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason) override;
   void OnFinished(const GenerationResult& result) override;
   void OnError(absl::Status status) override;
 

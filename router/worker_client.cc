@@ -22,6 +22,8 @@ grpc::ChannelArguments Arguments() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kSlowestReconnectMs);
+  // The log probabilities of a long prompt are one message of several MiB.
+  arguments.SetMaxReceiveMessageSize(-1);
   // Workers are reached directly, whatever http_proxy says.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Otherwise two clients of one address share a connection and its back-off.

@@ -153,6 +153,11 @@ absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec
       !within(sampling.frequency_penalty(), -2, 2) || !within(sampling.presence_penalty(), -2, 2)) {
     return absl::InvalidArgumentError("sequence.sampling: a value is out of range");
   }
+  constexpr std::uint32_t kMostAlternatives = 20;
+  if (spec.logprobs() > kMostAlternatives || (spec.prompt_logprobs() && !spec.has_logprobs())) {
+    return absl::InvalidArgumentError(
+        "sequence.logprobs: is too large, or absent and wanted of the prompt");
+  }
   constexpr std::uint32_t kMostTokens = 1u << 30;
   if (spec.max_tokens() == 0 || spec.max_tokens() > kMostTokens ||
       spec.min_tokens() > spec.max_tokens()) {
@@ -169,7 +174,12 @@ absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec
                    .presence_penalty = sampling.presence_penalty(),
                    .seed = sampling.seed()},
       .max_tokens = static_cast<int>(spec.max_tokens()),
-      .min_tokens = static_cast<int>(spec.min_tokens())};
+      .min_tokens = static_cast<int>(spec.min_tokens()),
+      .prompt_logprobs = spec.prompt_logprobs(),
+      .cache_salt = spec.cache_salt()};
+  if (spec.has_logprobs()) {
+    request.logprobs = static_cast<int>(spec.logprobs());
+  }
   for (const auto& [id, bias] : sampling.logit_bias()) {
     if (!std::isfinite(bias)) {
       return absl::InvalidArgumentError("sequence.sampling.logit_bias: a value is not finite");

@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "proto/status_conversion.h"
+#include "tests/support/scripted_prefill.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/two_workers.h"
 
@@ -14,31 +15,6 @@ namespace baton {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Answers Prefill as a test tells it to; stands for workers that misbehave. Thread-safe once
-// serving.
-class ScriptedPrefill final : public v1::PrefillWorker::Service {
- public:
-  using Script = std::function<grpc::Status(
-      grpc::ServerContext&, const v1::PrefillRequest&, grpc::ServerWriter<v1::PrefillEvent>&)>;
-  explicit ScriptedPrefill(Script script) : script_(std::move(script)), served_(this) {}
-
-  grpc::Status Prefill(grpc::ServerContext* context,
-                       const v1::PrefillRequest* request,
-                       grpc::ServerWriter<v1::PrefillEvent>* writer) override {
-    return script_(*context, *request, *writer);
-  }
-
-  v1::PrefillCandidate candidate() const {
-    v1::PrefillCandidate candidate;
-    candidate.set_address(served_.address());
-    return candidate;
-  }
-
- private:
-  const Script script_;
-  ServedService served_;
-};
 
 void WaitUntilCancelled(const grpc::ServerContext& context) {
   EXPECT_TRUE(WaitUntil([&context] { return context.IsCancelled(); }));

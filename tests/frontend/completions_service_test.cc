@@ -144,11 +144,12 @@ TEST(CompletionsService, TheFirstChunkComesBeforeTheSecondTokenIsThere) {
 }
 
 // B8 to B10, B12: a prompt of tokens honours stop strings as well.
-TEST(CompletionsService, AStopStringEndsTheGenerationAndTheTimelineKnowsThePath) {
+TEST(CompletionsService, AStopStringEndsTheTextAndTheTimelineKnowsThePath) {
   CompletionsHarness harness;
   harness.generator.on_start = [](FakeGenerator::Fake& fake) {
     fake.Progress(SplitResult());
     fake.Tokens(CompletionsHarness::ByteTokens("one. two. three"));
+    fake.Finish(SplitResult());
   };
   v1::CompleteRequest request = Request();
   request.mutable_tokens()->add_ids(70);
@@ -163,7 +164,9 @@ TEST(CompletionsService, AStopStringEndsTheGenerationAndTheTimelineKnowsThePath)
   EXPECT_EQ(choice.finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(answer.response.usage().completion_tokens(), 6u);
   EXPECT_EQ(choice.token_ids_size(), 6);
-  EXPECT_TRUE(harness.generator.Await(0)->cancelled());
+  EXPECT_THAT(harness.generator.Await(0)->job.stop, ElementsAre("t", ". tw"))
+      << "so that the generator ends it";
+  EXPECT_EQ(answer.response.usage().cached_prompt_tokens(), 16u);
   EXPECT_EQ(answer.response.timeline().path(), v1::PATH_DISAGGREGATED);
   EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
   EXPECT_EQ(answer.response.timeline().decode_worker(), "d:2");

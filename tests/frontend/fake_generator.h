@@ -14,7 +14,8 @@
 namespace baton {
 
 // A generator that a test plays by hand or by a script. All events come from one thread of its own,
-// as from an engine; a cancelled generation ends with CANCELLED.
+// as from an engine; a cancelled generation ends with CANCELLED. It looks for no stop strings: the
+// test ends a choice that has met one.
 class FakeGenerator final : public Generator {
  public:
   class Fake final : public Generation {
@@ -25,13 +26,22 @@ class FakeGenerator final : public Generator {
     void Progress(GenerationResult result) {
       Post([result](GenerationObserver& observer) { observer.OnProgress(result); });
     }
-    void Token(TokenId id) {
-      Post([id](GenerationObserver& observer) { observer.OnToken(id); });
+    void PromptLogprobs(const v1::Logprobs& logprobs) {
+      Post([logprobs](GenerationObserver& observer) { observer.OnPromptLogprobs(logprobs); });
     }
-    void Tokens(const std::vector<TokenId>& ids) {
+    void Token(const GeneratedToken& token) {
+      Post([token](GenerationObserver& observer) { observer.OnToken(token); });
+    }
+    void Token(TokenId id, std::uint32_t choice = 0) {
+      Token(GeneratedToken{.id = id, .choice = choice});
+    }
+    void Tokens(const std::vector<TokenId>& ids, std::uint32_t choice = 0) {
       for (const TokenId id : ids) {
-        Token(id);
+        Token(id, choice);
       }
+    }
+    void EndChoice(std::uint32_t choice, v1::FinishReason reason) {
+      Post([=](GenerationObserver& observer) { observer.OnChoiceEnd(choice, reason); });
     }
     void Finish(GenerationResult result) {
       PostEnd([result](GenerationObserver& observer) { observer.OnFinished(result); });

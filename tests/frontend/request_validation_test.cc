@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "tests/frontend/completions_harness.h"
+#include "tests/support/patience.h"
 
 namespace baton {
 namespace {
@@ -120,6 +121,7 @@ std::vector<Row> PromptRows() {
   };
 }
 
+// B23: NaN and both infinities of every number, besides what is just outside its range.
 std::vector<Row> SamplingRows() {
   using R = v1::CompleteRequest;
   std::vector<Row> rows;
@@ -132,18 +134,22 @@ std::vector<Row> SamplingRows() {
     }
   };
   bad("temperature", {kNan, kInfinity, -kInfinity, -0.1f, 2.1f}, &v1::Sampling::set_temperature);
-  bad("top_p", {kNan, 0.0f, -1.0f, 1.1f, kInfinity}, &v1::Sampling::set_top_p);
-  bad("min_p", {kNan, -0.1f, 1.1f}, &v1::Sampling::set_min_p);
-  bad("repetition_penalty", {kNan, 0.0f, -1.0f, 2.1f}, &v1::Sampling::set_repetition_penalty);
-  bad("frequency_penalty", {kNan, -2.1f, 2.1f}, &v1::Sampling::set_frequency_penalty);
-  bad("presence_penalty", {kNan, -2.1f, 2.1f}, &v1::Sampling::set_presence_penalty);
+  bad("top_p", {kNan, kInfinity, -kInfinity, 0.0f, -1.0f, 1.1f}, &v1::Sampling::set_top_p);
+  bad("min_p", {kNan, kInfinity, -kInfinity, -0.1f, 1.1f}, &v1::Sampling::set_min_p);
+  bad("repetition_penalty", {kNan, kInfinity, -kInfinity, 0.0f, -1.0f, 2.1f},
+      &v1::Sampling::set_repetition_penalty);
+  bad("frequency_penalty", {kNan, kInfinity, -kInfinity, -2.1f, 2.1f},
+      &v1::Sampling::set_frequency_penalty);
+  bad("presence_penalty", {kNan, kInfinity, -kInfinity, -2.1f, 2.1f},
+      &v1::Sampling::set_presence_penalty);
   const auto bias = [&rows](const std::string& name, std::uint32_t id, float value) {
     rows.push_back({name, [=](R& r) { (*r.mutable_sampling()->mutable_logit_bias())[id] = value; },
                     "sampling.logit_bias"});
   };
   bias("logit_bias outside the vocabulary", 512, 1);
   bias("logit_bias NaN", 3, kNan);
-  bias("logit_bias infinite", 3, -kInfinity);
+  bias("logit_bias infinite", 3, kInfinity);
+  bias("logit_bias of minus infinity", 3, -kInfinity);
   rows.push_back({"logit_bias of 1,025 entries",
                   [](R& r) {
                     for (std::uint32_t id = 0; id < 1025; ++id) {
@@ -188,7 +194,7 @@ std::vector<Row> LimitRows() {
        {},
        {"25", "24"}},
       {"n 0", [](R& r) { r.set_n(0); }, "n"},
-      {"n 17", [](R& r) { r.set_n(17); }, "n"},
+      {"n 17", [](R& r) { r.set_n(17); }, "n", {}, {"17", "16"}},
       {"n 10^9", [](R& r) { r.set_n(1'000'000'000); }, "n"},
       {"17 stop strings", [&](R& r) { repeat_stop(r, 17); }, "stop[16]"},
       {"empty stop string",
@@ -206,6 +212,7 @@ std::vector<Row> LimitRows() {
        },
        "stop_token_ids[1]"},
       {"logprobs 21", [](R& r) { r.set_logprobs(21); }, "logprobs", {}, {"21", "20"}},
+      {"logprobs -1 as unsigned", [](R& r) { r.set_logprobs(~0u); }, "logprobs"},
       {"request_id of 129 bytes", [](R& r) { r.set_request_id(std::string(129, 'i')); },
        "request_id"},
       {"cache_salt of 129 bytes",
@@ -243,12 +250,8 @@ std::vector<Row> UnknownRows() {
          AddUnknown(*r.mutable_chat()->mutable_messages(0), 3);
        },
        "chat.messages[0].#3"},
-      {"logprobs", [](R& r) { r.set_logprobs(0); }, "logprobs", {}, later},
-      {"echo", [](R& r) { r.set_echo(true); }, "echo", {}, later},
-      {"n 2", [](R& r) { r.set_n(2); }, "n", {}, later},
       {"session", [](R& r) { r.set_session("s"); }, "session", {}, later},
       {"zone", [](R& r) { r.set_zone("z"); }, "zone", {}, later},
-      {"cache_salt", [](R& r) { r.set_cache_salt("c"); }, "cache_salt", {}, later},
       {"priority", [](R& r) { r.set_priority(-1); }, "priority", {}, later},
   };
 }
@@ -286,6 +289,26 @@ INSTANTIATE_TEST_SUITE_P(Prompt, BadInput, testing::Values(&PromptRows));
 INSTANTIATE_TEST_SUITE_P(Sampling, BadInput, testing::Values(&SamplingRows));
 INSTANTIATE_TEST_SUITE_P(Limits, BadInput, testing::Values(&LimitRows));
 INSTANTIATE_TEST_SUITE_P(Unknown, BadInput, testing::Values(&UnknownRows));
+
+// B19: a prompt that cannot fit is refused before anybody waits for it.
+TEST(TooLongPrompts, AreRefusedAtOnce) {
+  CompletionsHarness harness;
+  harness.AnswerWith("fine");
+  v1::CompleteRequest one_too_many = GoodRequest();
+  *one_too_many.mutable_tokens() = Ids(1024);
+  v1::CompleteRequest much_too_long = GoodRequest();
+  much_too_long.set_text(std::string(10'000'000, 'a'));
+  for (const v1::CompleteRequest& request : {one_too_many, much_too_long}) {
+    Duration shortest = Duration::max();  // other programs may take the processor for a while
+    for (int i = 0; i < 5; ++i) {
+      const TimePoint begin = Clock::System().Now();
+      EXPECT_EQ(harness.Complete(request).status.code(), absl::StatusCode::kInvalidArgument);
+      shortest = std::min(shortest, Duration(Clock::System().Now() - begin));
+    }
+    EXPECT_LT(shortest, Promised(std::chrono::milliseconds(100)));
+    EXPECT_TRUE(harness.Complete(GoodRequest()).status.ok());
+  }
+}
 
 // B30: above 16 MiB gRPC itself refuses.
 TEST(BadMessage, AboveSixteenMebibytesIsResourceExhausted) {

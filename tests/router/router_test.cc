@@ -301,21 +301,105 @@ TEST_F(RouterTest, AWorkerThatDiesInTheMiddleIsAborted) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::ABORTED);
 }
 
-TEST_F(RouterTest, AStopStringEndsTheWorkersCallAndKeepsThePath) {
-  std::atomic<bool> cancelled{false};
-  decode_->script = [&](const v1::GenerateRequest&, grpc::ServerContext& context,
-                        grpc::ServerWriter<v1::GenerateEvent>& writer) {
+TEST_F(RouterTest, ChoicesAndLogprobsGoThrough) {
+  decode_->script = [](const v1::GenerateRequest& request, grpc::ServerContext&,
+                       grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    v1::GenerateEvent event;
+    for (int i = 1; i < request.sequence().prompt_size(); ++i) {
+      event.mutable_prompt_logprobs()->add_tokens()->set_logprob(-1.0f * static_cast<float>(i));
+    }
+    writer.Write(event);
+    for (const std::uint32_t choice : {1u, 0u}) {
+      event.Clear();
+      event.set_choice(choice);
+      event.set_token(3 + 'x' + choice);
+      event.mutable_logprob()->set_id(event.token());
+      event.mutable_logprob()->set_logprob(-0.5f);
+      event.mutable_logprob()->add_alternatives()->set_id(9);
+      writer.Write(event);
+    }
+    event.Clear();
+    event.set_choice(1);
+    event.set_choice_end(v1::FINISH_REASON_STOP);
+    writer.Write(event);
+    *event.mutable_finished() = Finished();
+    writer.Write(event);
+    return grpc::Status::OK;
+  };
+  StartAndAwait();
+  v1::CompleteRequest request = Prompt(3);
+  request.set_n(2);
+  request.set_logprobs(1);
+  request.set_echo(true);
+  request.set_cache_salt("salt");
+  const Answer answer = Complete(request);
+
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  ASSERT_EQ(answer.response.choices_size(), 2);
+  EXPECT_EQ(answer.response.choices(0).finish_reason(), Finished().finish_reason());
+  EXPECT_EQ(answer.response.choices(1).finish_reason(), v1::FINISH_REASON_STOP);
+  const v1::Choice& choice = answer.response.choices(1);
+  EXPECT_EQ(choice.token_ids(3), 3u + 'y');
+  EXPECT_EQ(choice.logprobs().tokens(2).logprob(), -2);
+  EXPECT_EQ(choice.logprobs().tokens(3).logprob(), -0.5f);
+  EXPECT_EQ(choice.logprobs().tokens(3).alternatives(0).id(), 9u);
+  const v1::GenerateRequest asked = decode_->requests().at(0);
+  EXPECT_EQ(asked.choices(), 2u);
+  EXPECT_EQ(asked.sequence().logprobs(), 1u);
+  EXPECT_TRUE(asked.sequence().prompt_logprobs());
+  EXPECT_EQ(asked.sequence().cache_salt(), "salt");
+}
+
+// What gRPC refuses by default, 4 MiB in one message, is a long prompt's log probabilities.
+TEST_F(RouterTest, LogprobsMayTakeManyMebibytes) {
+  decode_->script = [](const v1::GenerateRequest& request, grpc::ServerContext&,
+                       grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    v1::GenerateEvent event;
+    for (int i = 1; i < request.sequence().prompt_size(); ++i) {
+      v1::TokenLogprob& token = *event.mutable_prompt_logprobs()->add_tokens();
+      for (std::uint32_t k = 0; k < 1000; ++k) {
+        v1::TokenLogprob::Alternative& alternative = *token.add_alternatives();
+        alternative.set_id(k);
+        alternative.set_logprob(-1);
+      }
+    }
+    EXPECT_GT(event.ByteSizeLong(), std::size_t{4} << 20);
+    writer.Write(event);
+    event.set_token(70);
+    event.mutable_logprob()->set_id(70);
+    writer.Write(event);
+    *event.mutable_finished() = Finished();
+    writer.Write(event);
+    return grpc::Status::OK;
+  };
+  StartAndAwait();
+  v1::CompleteRequest request = Prompt(600);
+  request.set_logprobs(20);
+  request.set_echo(true);
+  grpc::ClientContext context;
+  const auto reader = stub_->StreamComplete(&context, request);
+  int entries = 0;
+  for (v1::CompleteChunk chunk; reader->Read(&chunk);) {
+    entries += chunk.choice().logprobs().tokens_size();
+  }
+
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(entries, 601);
+}
+
+TEST_F(RouterTest, AStopStringGoesToTheWorkerAndTheTextEndsWithIt) {
+  decode_->script = [](const v1::GenerateRequest&, grpc::ServerContext&,
+                       grpc::ServerWriter<v1::GenerateEvent>& writer) {
     v1::GenerateEvent event;
     event.mutable_progress()->set_split(true);
     event.mutable_progress()->set_transport("tcp");
     writer.Write(event);
-    for (const char byte : std::string("abcd")) {
+    for (const char byte : std::string("abc")) {
       event.set_token(3u + static_cast<std::uint8_t>(byte));
       writer.Write(event);
     }
-    WaitUntil([&context] { return context.IsCancelled(); });
-    cancelled = context.IsCancelled();
-    return grpc::Status::CANCELLED;
+    // What comes after the stop string changes nothing.
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken off");
   };
   StartAndAwait();
   v1::CompleteRequest request = Prompt(600);
@@ -327,7 +411,8 @@ TEST_F(RouterTest, AStopStringEndsTheWorkersCallAndKeepsThePath) {
   EXPECT_EQ(answer.response.timeline().path(), v1::PATH_DISAGGREGATED);
   EXPECT_EQ(answer.response.timeline().reason(), v1::ROUTE_REASON_PREFILL_QUICKER);
   EXPECT_EQ(answer.response.timeline().transport(), "tcp");
-  EXPECT_TRUE(WaitUntil([&] { return cancelled.load(); }));
+  ASSERT_EQ(decode_->requests().size(), 1u);
+  EXPECT_EQ(decode_->requests()[0].stop(0), "c");
 }
 
 // F4, F12: nothing has been streamed, another decode worker is there.

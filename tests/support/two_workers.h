@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,10 +27,28 @@ namespace baton {
 class RecordingObserver final : public GenerationObserver {
  public:
   void OnProgress(const GenerationResult&) override { CheckOpen(); }
-  void OnToken(TokenId id) override {
+  void OnPromptLogprobs(v1::Logprobs logprobs) override {
     CheckOpen();
     absl::MutexLock lock(&mutex_);
-    tokens_.push_back(id.value());
+    EXPECT_FALSE(prompt_logprobs_.has_value()) << "they came twice";
+    EXPECT_TRUE(choices_.empty()) << "they came after a token";
+    prompt_logprobs_ = std::move(logprobs);
+  }
+  void OnToken(GeneratedToken token) override {
+    CheckOpen();
+    absl::MutexLock lock(&mutex_);
+    Choice& choice = choices_[token.choice];
+    EXPECT_FALSE(choice.end.has_value()) << "a token came after the end of its choice";
+    choice.tokens.push_back(token.id.value());
+    if (token.logprob.has_value()) {
+      choice.logprobs.push_back(*std::move(token.logprob));
+    }
+  }
+  void OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason) override {
+    CheckOpen();
+    absl::MutexLock lock(&mutex_);
+    EXPECT_FALSE(choices_[choice].end.has_value()) << "a choice ended twice";
+    choices_[choice].end = reason;
   }
   void OnFinished(const GenerationResult& result) override {
     CheckOpen();
@@ -53,14 +72,27 @@ class RecordingObserver final : public GenerationObserver {
   bool WaitForTokens(std::size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto there = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return ended_ || tokens_.size() >= count;
+      return ended_ || choices_[0].tokens.size() >= count;
     };
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(60)));
-    return tokens_.size() >= count;
+    return choices_[0].tokens.size() >= count;
   }
-  std::vector<std::uint32_t> tokens() {
+  std::vector<std::uint32_t> tokens(std::uint32_t choice = 0) {
     absl::MutexLock lock(&mutex_);
-    return tokens_;
+    return choices_[choice].tokens;
+  }
+  std::vector<v1::TokenLogprob> logprobs(std::uint32_t choice = 0) {
+    absl::MutexLock lock(&mutex_);
+    return choices_[choice].logprobs;
+  }
+  // Absent for the last choice that ended, whose end is the result's.
+  std::optional<v1::FinishReason> choice_end(std::uint32_t choice) {
+    absl::MutexLock lock(&mutex_);
+    return choices_[choice].end;
+  }
+  std::optional<v1::Logprobs> prompt_logprobs() {
+    absl::MutexLock lock(&mutex_);
+    return prompt_logprobs_;
   }
   GenerationResult result() {
     absl::MutexLock lock(&mutex_);
@@ -73,8 +105,15 @@ class RecordingObserver final : public GenerationObserver {
     EXPECT_FALSE(ended_) << "something came after the end";
   }
 
+  struct Choice {
+    std::vector<std::uint32_t> tokens;
+    std::vector<v1::TokenLogprob> logprobs;
+    std::optional<v1::FinishReason> end;
+  };
+
   absl::Mutex mutex_;
-  std::vector<std::uint32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::uint32_t, Choice> choices_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::Logprobs> prompt_logprobs_ ABSL_GUARDED_BY(mutex_);
   GenerationResult result_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

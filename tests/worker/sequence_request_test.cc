@@ -31,9 +31,17 @@ TEST(SequenceRequest, CarriesEveryField) {
   spec.mutable_sampling()->set_presence_penalty(2);
   spec.mutable_sampling()->set_seed(~std::uint64_t{0});
 
+  spec.set_logprobs(0);
+  spec.set_prompt_logprobs(true);
+  spec.set_cache_salt("salt");
+
   const auto request = MakeSequenceRequest(spec);
 
   ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->logprobs, 0);
+  EXPECT_TRUE(request->prompt_logprobs);
+  EXPECT_EQ(request->cache_salt, "salt");
+  EXPECT_FALSE(MakeSequenceRequest(Valid())->logprobs.has_value());
   EXPECT_EQ(request->prompt, std::vector<TokenId>{TokenId(1)});
   EXPECT_EQ(request->max_tokens, 4);
   EXPECT_EQ(request->min_tokens, 2);
@@ -65,6 +73,8 @@ TEST(SequenceRequest, RefusesWhatTheTextEdgeWouldNeverSend) {
       [&](auto& spec) { spec.mutable_sampling()->set_frequency_penalty(nan); },
       [](auto& spec) { spec.mutable_sampling()->set_presence_penalty(2.5f); },
       [&](auto& spec) { (*spec.mutable_sampling()->mutable_logit_bias())[1] = nan; },
+      [](auto& spec) { spec.set_logprobs(21); },
+      [](auto& spec) { spec.set_prompt_logprobs(true); },
   };
   for (std::size_t i = 0; i < damages.size(); ++i) {
     v1::SequenceSpec spec = Valid();
