@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/choice_printer.h"
 #include "client/json_output.h"
 #include "client/text_output.h"
 #include "common/file.h"
@@ -28,25 +29,22 @@ std::chrono::milliseconds Deadline(const GenerationFlags& flags) {
   return std::chrono::seconds(flags.timeout_seconds);
 }
 
-// Streams to `out`; returns the whole text and, in `usage` and `timeline`, the sums.
+// Streams to `out`; returns the whole text of choice 0.
 absl::StatusOr<std::string> StreamText(CompletionsClient& client,
                                        const v1::CompleteRequest& request,
                                        const GenerationFlags& flags,
                                        Console& console) {
-  std::string text;
+  ChoicePrinter printer(console.out, request.has_n() ? request.n() : 1, console.dim);
   v1::CompleteChunk last;
   const absl::Status status =
       client.StreamComplete(request, Deadline(flags), [&](const v1::CompleteChunk& chunk) {
-        console.out << chunk.choice().text() << std::flush;
-        text += chunk.choice().text();
+        printer.Add(chunk.choice());
         last = chunk;
       });
-  if (!text.empty() || status.ok()) {
-    console.out << "\n";
-  }
+  printer.Finish();
   RETURN_IF_ERROR(status);
   console.out << DescribeRequest(last.usage(), last.timeline(), console.dim) << std::endl;
-  return text;
+  return printer.text(0);
 }
 
 void AddMessage(v1::CompleteRequest& request, const std::string& role, const std::string& content) {
@@ -103,6 +101,7 @@ v1::CompleteRequest MakeRequest(const GenerationFlags& flags) {
   }
   request.set_ignore_eos(flags.ignore_eos);
   request.set_path(PathByName(flags.path));
+  request.set_cache_salt(flags.cache_salt);
   request.set_request_id(flags.request_id);
   return request;
 }
@@ -111,6 +110,13 @@ absl::Status RunComplete(CompletionsClient& client, const CompleteFlags& flags, 
   v1::CompleteRequest request = MakeRequest(flags.generation);
   ASSIGN_OR_RETURN(*request.mutable_text(), ReadPrompt(flags.prompt, console.in));
   request.set_special(flags.special);
+  request.set_echo(flags.echo);
+  if (flags.n.has_value()) {
+    request.set_n(static_cast<std::uint32_t>(*flags.n));
+  }
+  if (flags.logprobs.has_value()) {
+    request.set_logprobs(static_cast<std::uint32_t>(*flags.logprobs));
+  }
   if (flags.stream && !flags.json) {
     return StreamText(client, request, flags.generation, console).status();
   }
@@ -120,8 +126,10 @@ absl::Status RunComplete(CompletionsClient& client, const CompleteFlags& flags, 
     console.out << DumpJson(ToJson(response)) << std::endl;
     return absl::OkStatus();
   }
+  ChoicePrinter printer(console.out, static_cast<std::size_t>(response.choices_size()),
+                        console.dim);
   for (const v1::Choice& choice : response.choices()) {
-    console.out << choice.text() << "\n";
+    printer.Add(choice);
   }
   console.out << DescribeRequest(response.usage(), response.timeline(), console.dim) << std::endl;
   return absl::OkStatus();

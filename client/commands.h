@@ -34,6 +34,7 @@ struct GenerationFlags {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   std::string path = "auto";
+  std::string cache_salt;
   std::string request_id;
   std::int64_t timeout_seconds = 600;
 };
@@ -41,6 +42,9 @@ struct GenerationFlags {
 struct CompleteFlags {
   PromptSource prompt;
   GenerationFlags generation;
+  std::optional<std::int64_t> n;
+  std::optional<std::int64_t> logprobs;
+  bool echo = false;
   bool special = false;
   bool stream = false;
   bool json = false;

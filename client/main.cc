@@ -13,6 +13,8 @@
 namespace {
 
 constexpr std::int64_t kMostTokens = 0xFFFFFFFF;
+constexpr std::int64_t kMostChoices = 16;
+constexpr std::int64_t kMostLogprobs = 20;
 
 struct ClientFlags {
   std::string server = "127.0.0.1:8000";
@@ -44,6 +46,8 @@ void AddGenerationFlags(baton::Flags& flags, baton::GenerationFlags& settings) {
   flags.Switch("ignore-eos", &settings.ignore_eos, "go on after the model's end of sequence");
   flags.Choice("path", &settings.path, {"auto", "colocated", "disaggregated"},
                "way of the request");
+  flags.Text("cache-salt", &settings.cache_salt,
+             "cached prompts are shared only under the same salt; at most 128 bytes");
   flags.Text("request-id", &settings.request_id,
              "name in logs and for Abort; empty: made by the server");
   flags.Integer("timeout", &settings.timeout_seconds, 1, 3600,
@@ -65,9 +69,15 @@ void AddFlags(baton::Flags& flags, ClientFlags& settings) {
   baton::Flags& complete = flags.Subcommand("complete", "Complete a prompt.");
   AddPromptFlags(complete, "PROMPT", settings.complete.prompt);
   AddGenerationFlags(complete, settings.complete.generation);
+  complete.OptionalInteger("n", &settings.complete.n, 1, kMostChoices,
+                           "completions to make of the prompt, 1 to 16; absent: 1");
+  complete.OptionalInteger("logprobs", &settings.complete.logprobs, 0, kMostLogprobs,
+                           "show the log probability of each token and of so many alternatives");
+  complete.Switch("echo", &settings.complete.echo, "begin each completion with the prompt");
   complete.Switch("special", &settings.complete.special,
                   "control tokens written in the prompt become ids");
-  complete.Switch("stream", &settings.complete.stream, "print the text as it comes");
+  complete.Switch("stream", &settings.complete.stream,
+                  "print the text as it comes; of several completions one after the other");
   complete.Switch("json", &settings.complete.json,
                   "print the response as one JSON object (never as it comes)");
 

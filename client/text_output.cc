@@ -61,6 +61,10 @@ std::string HitRate(const v1::EngineLoad& load) {
              : absl::StrCat(100 * load.prefix_hit_tokens() / load.prefix_query_tokens(), "%");
 }
 
+std::string Dimmed(const std::string& line, bool dim) {
+  return dim ? absl::StrCat("\033[2m", line, "\033[0m") : line;
+}
+
 Cells WorkerRow(const v1::WorkerStatus& worker) {
   const v1::WorkerDescription& description = worker.description();
   const v1::EngineLoad& load = description.load();
@@ -101,7 +105,24 @@ std::string DescribeRequest(const v1::Usage& usage, const v1::Timeline& timeline
   }
   absl::StrAppend(&line, ", first token ", Seconds(timeline.time_to_first_token()), ", decode ",
                   Seconds(timeline.decode()), ", total ", Seconds(timeline.total()), "]");
-  return dim ? absl::StrCat("\033[2m", line, "\033[0m") : line;
+  return Dimmed(line, dim);
+}
+
+std::string DescribeChoice(std::size_t index, bool dim) {
+  return Dimmed(absl::StrCat("[choice ", index, "]"), dim);
+}
+
+std::string DescribeLogprobs(const v1::Choice& choice) {
+  std::vector<Cells> rows;
+  const auto logprob = [](float value) { return absl::StrFormat("%.4f", value); };
+  for (const v1::TokenLogprob& token : choice.logprobs().tokens()) {
+    Cells row = {absl::StrCat(token.id()), logprob(token.logprob())};
+    for (const v1::TokenLogprob::Alternative& alternative : token.alternatives()) {
+      row.push_back(absl::StrCat(alternative.id(), " ", logprob(alternative.logprob())));
+    }
+    rows.push_back(std::move(row));
+  }
+  return Table(rows);
 }
 
 std::string DescribeStatus(const v1::StatusResponse& status) {

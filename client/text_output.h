@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "baton/v1/completions.pb.h"
@@ -11,6 +12,13 @@ namespace baton {
 // one request was, on one line; of a split one also who took part. `dim` puts it between the
 // terminal's codes for faint text.
 std::string DescribeRequest(const v1::Usage& usage, const v1::Timeline& timeline, bool dim);
+
+// "[choice 2]": the line above one of several completions. `dim` as above.
+std::string DescribeChoice(std::size_t index, bool dim);
+
+// A line for each token: its id, its log probability, and the alternatives likewise. Empty without
+// log probabilities.
+std::string DescribeLogprobs(const v1::Choice& choice);
 
 // One screen: the server, its fleet, the requests so far.
 std::string DescribeStatus(const v1::StatusResponse& status);

@@ -97,6 +97,7 @@ TEST_F(CommandsTest, FlagsBecomeFields) {
                       .seed = ~0ull,
                       .stop = {"answ"},
                       .path = "disaggregated",
+                      .cache_salt = "pepper",
                       .request_id = "me"};
   Console console = MakeConsole();
   ASSERT_TRUE(RunComplete(*client_, flags, console).ok());
@@ -110,7 +111,71 @@ TEST_F(CommandsTest, FlagsBecomeFields) {
   EXPECT_EQ(job.sequence.sampling().top_p(), 0.25f);
   EXPECT_EQ(job.sequence.sampling().top_k(), 7u);
   EXPECT_EQ(job.sequence.sampling().seed(), ~0ull);
+  EXPECT_EQ(job.sequence.cache_salt(), "pepper");
+  EXPECT_EQ(job.choices, 1u);
+  EXPECT_FALSE(job.sequence.has_logprobs());
   EXPECT_EQ(out_.str().substr(0, 5), "an \n[") << "the stop string ends the text";
+}
+
+// Two choices whose tokens come by turns; the second one ends first.
+void AnswerWithTwo(FakeGenerator::Fake& fake) {
+  const bool wanted = fake.job.sequence.has_logprobs();
+  for (const char letter : {'a', 'b', 'c'}) {
+    for (const std::uint32_t choice : {1u, 0u}) {
+      const std::uint32_t id = 3 + static_cast<std::uint32_t>(letter) - 32 * choice;  // 1: capitals
+      v1::TokenLogprob logprob;
+      logprob.set_id(id);
+      logprob.set_logprob(-0.25f);
+      v1::TokenLogprob::Alternative& alternative = *logprob.add_alternatives();
+      alternative.set_id(300);
+      alternative.set_logprob(-12.5f);
+      fake.Token({.id = TokenId(id),
+                  .choice = choice,
+                  .logprob = wanted ? std::optional(logprob) : std::nullopt});
+    }
+  }
+  fake.EndChoice(1, v1::FINISH_REASON_STOP);
+  fake.Finish(v1::FINISH_REASON_LENGTH);
+}
+
+TEST_F(CommandsTest, SeveralChoicesAreShownOneAfterTheOther) {
+  harness_.generator.on_start = AnswerWithTwo;
+  for (const bool stream : {false, true}) {
+    out_.str("");
+    Console console = MakeConsole();
+    const CompleteFlags flags{
+        .prompt = {.argument = "hi "}, .n = 2, .echo = true, .stream = stream};
+    ASSERT_TRUE(RunComplete(*client_, flags, console).ok());
+
+    const std::string expected = "[choice 0]\nhi abc\n[choice 1]\nhi ABC\n[colocated";
+    EXPECT_EQ(out_.str().substr(0, expected.size()), expected) << "streamed: " << stream;
+  }
+}
+
+TEST_F(CommandsTest, LogprobsFollowTheirText) {
+  harness_.generator.on_start = AnswerWithTwo;
+  for (const bool stream : {false, true}) {
+    out_.str("");
+    Console console = MakeConsole();
+    const CompleteFlags flags{.prompt = {.argument = "x"}, .n = 2, .logprobs = 1, .stream = stream};
+    ASSERT_TRUE(RunComplete(*client_, flags, console).ok());
+
+    EXPECT_EQ(out_.str().rfind("[choice 0]\nabc\n  100  -0.2500  300 -12.5000\n", 0), 0u)
+        << out_.str();
+  }
+}
+
+TEST_F(CommandsTest, JsonHasAllChoices) {
+  harness_.generator.on_start = AnswerWithTwo;
+  Console console = MakeConsole();
+  const CompleteFlags flags{.prompt = {.argument = "x"}, .n = 2, .logprobs = 1, .json = true};
+  ASSERT_TRUE(RunComplete(*client_, flags, console).ok());
+  const json response = json::parse(out_.str());
+
+  ASSERT_EQ(response["choices"].size(), 2u);
+  EXPECT_EQ(response["choices"][1]["text"], "ABC");
+  EXPECT_EQ(response["choices"][1]["index"], 1);
+  EXPECT_EQ(response["choices"][0]["logprobs"]["tokens"][2]["alternatives"][0]["id"], 300);
 }
 
 TEST_F(CommandsTest, AServersRefusalIsReturned) {

@@ -35,7 +35,8 @@ TEST(Program, WrongUsageIsExitCode2) {
         "complete x --max-tokens 1.5", "complete x --temperature -0.5",
         "complete x --temperature nan", "complete x --seed -1", "complete x --path sideways",
         "complete x --nonsense", "tokenize", "status --server nowhere", "complete x --timeout 0",
-        "complete x --top-p 1.5"}) {
+        "complete x --top-p 1.5", "complete x --n 0", "complete x --n 17",
+        "complete x --logprobs 21", "complete x --logprobs -1", "chat --n 2"}) {
     const Outcome outcome = RunBaton(absl::StrCat(arguments, " 2>&1 </dev/null"));
     EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.out;
     EXPECT_NE(outcome.out, "") << arguments;
