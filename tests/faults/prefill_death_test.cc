@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <random>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/faults/fault_fixture.h"
@@ -82,6 +83,34 @@ TEST_P(PrefillDeathTest, RunningStreamsGoOn) {
   EXPECT_EQ(running->WaitForEnd(), absl::OkStatus());
   EXPECT_EQ(running->tokens(), expected);
   EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+}
+
+// The prompt's log probabilities came half-way, or not at all: the client gets each of them once.
+TEST_P(PrefillDeathTest, EchoAndLogprobsAreWhole) {
+  v1::CompleteRequest request = LongRequest(v1::PATH_COLOCATED);
+  request.mutable_sampling()->set_temperature(0.8f);
+  request.mutable_sampling()->set_seed(7);
+  request.set_echo(true);
+  request.set_logprobs(3);
+  request.set_n(2);
+  const absl::StatusOr<v1::CompleteResponse> expected = client().Complete(request);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  request.clear_path();
+  absl::StatusOr<v1::CompleteResponse> answer;
+  std::jthread call([&] { answer = client().Complete(request); });
+  EXPECT_TRUE(WaitForHandoff());
+
+  cluster().prefill().process().Kill();
+
+  call.join();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->timeline().reason(), v1::ROUTE_REASON_PREFILL_FAILED);
+  ASSERT_EQ(answer->choices_size(), 2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(answer->choices(i).logprobs().tokens_size(), request.tokens().ids_size() + 32);
+    EXPECT_EQ(answer->choices(i).SerializeAsString(), expected->choices(i).SerializeAsString());
+  }
+  EXPECT_TRUE(WaitUntil([&] { return cluster().decode().IsIdle(); }, Promised(kBlocksFree)));
 }
 
 // F3: once the blocks are adopted nothing depends on where they came from.
