@@ -277,7 +277,9 @@ void DecodeSession::Report(const HandoffReport& report) {
 // From the end of the sequence that had the prompt computed.
 void DecodeSession::FillTimes(const SequenceEnd& end) {
   v1::GenerateEvent::Finished& finished = result_.finished;
-  finished.set_cached_prompt_tokens(static_cast<std::uint32_t>(end.cached_tokens));
+  // What nobody computed: of a split prompt the prefill side computes all that it has not cached.
+  finished.set_cached_prompt_tokens(
+      finished.split() ? report_.cached_tokens : static_cast<std::uint32_t>(end.cached_tokens));
   // Both queues count; a prefill that failed elsewhere and was done here took what it took here.
   *finished.mutable_queue() = ToProtoDuration(end.queue + report_.queue);
   *finished.mutable_prefill() = ToProtoDuration(finished.split() ? report_.prefill : end.prefill);

@@ -1,5 +1,6 @@
 #include "decode_worker/incoming_handoff.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -228,6 +229,8 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
     report_.first_token = Clock::System().Now();
     report_.queue = FromProtoDuration(first.queue());
     report_.prefill = FromProtoDuration(first.prefill());
+    report_.cached_tokens =
+        std::min(first.cached_tokens(), static_cast<std::uint32_t>(plan_.sequence.prompt_size()));
     reporter_(report_);
     SelectedToken token = FromProto(first.logprob());
     token.token = TokenId(first.token());

@@ -55,6 +55,7 @@ struct HandoffReport {
   std::string transport;
   Duration queue{};                      // on the prefill side
   Duration prefill{};                    // on the prefill side
+  std::uint32_t cached_tokens = 0;       // of the prompt, on the prefill side
   Duration transfer{};                   // first byte to last
   std::optional<TimePoint> first_token;  // when it arrived here
 };

@@ -101,7 +101,8 @@ void OutgoingHandoff::OnEnd(const SequenceEnd& end) {
       first = {.token = *std::move(first_token_),
                .prompt_logprobs = std::move(prompt_logprobs_),
                .queue = end.queue,
-               .prefill = end.prefill};
+               .prefill = end.prefill,
+               .cached_tokens = end.cached_tokens};
     }
     if (!end.status.ok()) {
       status_.Update(end.status);

@@ -22,6 +22,7 @@ struct FirstToken {
   std::vector<SelectedToken> prompt_logprobs;  // when asked for
   Duration queue{};
   Duration prefill{};
+  int cached_tokens = 0;  // of the prompt, found in the prefix cache
 };
 
 // What a Prefill call hears. Calls come from any thread, one at a time.

@@ -34,6 +34,7 @@ class StreamObserver final : public PrefillObserver {
     proto.set_token(first.token.token.value());
     *proto.mutable_queue() = ToProtoDuration(first.queue);
     *proto.mutable_prefill() = ToProtoDuration(first.prefill);
+    proto.set_cached_tokens(static_cast<std::uint32_t>(first.cached_tokens));
     if (logprobs_) {
       *proto.mutable_logprob() = ToProto(first.token);
     }

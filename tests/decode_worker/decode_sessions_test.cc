@@ -88,6 +88,8 @@ TEST_F(DecodeSessionsTest, ASplitRequestFetchesWhatTheDecodeSideLacks) {
       EXPECT_EQ(observer->tokens(), expected) << "round " << round;
       EXPECT_TRUE(observer->result().finished.split());
       EXPECT_EQ(observer->result().finished.transport(), "inproc");
+      // What the prefill side did not compute, whatever the decode side had.
+      EXPECT_EQ(observer->result().finished.cached_prompt_tokens(), round == 0 ? 0u : 303u);
     }
     EXPECT_TRUE(AllBlocksFree(*decode.core));
     EXPECT_TRUE(AllBlocksFree(*prefill.core));
