@@ -32,11 +32,6 @@ struct alignas(64) PaddedInput {
 struct alignas(64) PaddedPanel {
   std::uint32_t words[kChunkWords][kPanelColumns];
 };
-// One tile of rows of a product.
-struct alignas(64) TileSums {
-  float values[kTileRows][kPanelColumns];
-};
-
 // Rows of activations.
 struct AmxInput {
   const std::uint16_t* input;
@@ -125,12 +120,67 @@ void MultiplyLastChunk(const InputChunk& input, int rows, const std::byte* panel
                               reinterpret_cast<const std::byte*>(&last_panel), nothing);
 }
 
-// kLines: of weights to ask for in a portion.
-template <int kRowTiles, int kLines>
-void MultiplyBlock(const AmxInput& args,
-                   const RowTile (&tiles)[2],
-                   const std::uint32_t* panel,
-                   WeightStream& stream) {
+// What is left to do with the sums of a block, row by row, while the next block runs: tiles and
+// vectors are different units, which only work at the same time if their instructions alternate.
+// FinishRow is called with (row of the sums, row of the output, column).
+template <typename FinishRow>
+class PendingBlock {
+ public:
+  explicit PendingBlock(const FinishRow& finish) : finish_(finish) {}
+
+  // REQUIRES: nothing is left of the block before.
+  void Start(const RowTile (&tiles)[2], int row_tiles, int rows, int column) {
+    column_ = column;
+    for (int t = 0; t < row_tiles; ++t) {
+      const int skipped = tiles[t].first_new - tiles[t].first;
+      parts_[t] = {.sum_row = t * kTileRows + skipped,
+                   .row = tiles[t].first_new,
+                   .count = std::min(kTileRows, rows - tiles[t].first) - skipped};
+    }
+  }
+
+  // With each chunk of the next block.
+  [[gnu::always_inline]] void Step() {
+    Part& part = parts_[parts_[0].count > 0 ? 0 : 1];
+    for (int i = 0; i < kRowsOfStep && part.count > 0; ++i) {
+      finish_(part.sum_row++, part.row++, column_);
+      --part.count;
+    }
+  }
+
+  void Finish() {
+    while (parts_[0].count > 0 || parts_[1].count > 0) {
+      Step();
+    }
+  }
+
+ private:
+  // Two of 32 rows with each of 18 chunks, as many as 576 columns have.
+  static constexpr int kRowsOfStep = 2;
+
+  struct Part {
+    int sum_row = 0;
+    int row = 0;
+    int count = 0;
+  };
+
+  const FinishRow& finish_;
+  Part parts_[2];
+  int column_ = 0;
+};
+
+struct NoStep {
+  void operator()() const {}
+};
+
+// kLines: of weights to ask for in a portion. Calls step() after each chunk. Not inlined: inside a
+// larger function g++ 12 keeps its pointers in memory.
+template <int kRowTiles, int kLines, typename Step>
+[[gnu::noinline]] void MultiplyBlock(const AmxInput& args,
+                                     const RowTile (&tiles)[2],
+                                     const std::uint32_t* panel,
+                                     WeightStream& stream,
+                                     const Step& step) {
   ZeroTile<0>();
   ZeroTile<1>();
   if constexpr (kRowTiles == 2) {
@@ -147,6 +197,7 @@ void MultiplyBlock(const AmxInput& args,
   WeightStream asked = stream;  // in registers, whatever the tiles' memory is taken for
   for (int chunk = words / kChunkWords; chunk > 0; --chunk) {
     MultiplyChunk<kRowTiles, kLines>(input, weights, asked);
+    step();
     input.first += kTileRowBytes;
     weights += kChunkWords * kPanelRowBytes;
   }
@@ -155,6 +206,11 @@ void MultiplyBlock(const AmxInput& args,
     MultiplyLastChunk<kRowTiles>(input, args.rows, weights, words % kChunkWords);
   }
 }
+
+// The sums of a block where they are finished.
+struct alignas(64) BlockSums {
+  float values[2 * kTileRows][kPanelColumns];
+};
 
 // Where the sums of a block go: each tile of rows at its own place.
 template <int kRowTiles>
@@ -165,6 +221,11 @@ inline void StoreBlock(float* const (&target)[2], std::ptrdiff_t stride_bytes) {
     StoreTile<2>(target[1], stride_bytes);
     StoreTile<3>(target[1] + kTileWords, stride_bytes);
   }
+}
+
+template <int kRowTiles>
+inline void StoreBlock(BlockSums& sums) {
+  StoreBlock<kRowTiles>({sums.values[0], sums.values[kTileRows]}, kPanelRowBytes);
 }
 
 inline TileConfig MatMulTiles(int rows) {

@@ -67,58 +67,50 @@ inline const std::byte* WeightsAhead(const std::uint32_t* panel, int rows, int w
          (rows <= 2 * kTileRows ? kPrefetchBytes : panel_bytes);
 }
 
-// Puts or adds what a row tile has to add to the output.
-inline void FinishTile(
-    const MatMulPanels& args, const RowTile& tile, const TileSums& sums, int column, int columns) {
+// Puts or adds a row of sums into the output.
+inline void FinishSums(const MatMulPanels& args, const float* sums, int row, int column) {
   using V = VectorAvx512Bf16;
-  const int end = std::min(args.rows, tile.first + kTileRows);
-  for (int row = tile.first_new; row < end; ++row) {
-    const float* sum = sums.values[row - tile.first];
-    float* out = args.output + row * args.output_stride + column;
-    for (int i = 0; i < columns; i += V::kLanes) {
-      const V::Float x = V::Load(sum + i);
-      const V::Float before = args.accumulate ? V::LoadFirst(out + i, columns - i) : V::Zero();
-      V::StoreFirst(out + i, args.accumulate ? V::Add(before, x) : x, columns - i);
-    }
+  float* out = args.output + row * args.output_stride + column;
+  for (int i = 0; i < kPanelColumns && column + i < args.columns; i += V::kLanes) {
+    const int lanes = args.columns - column - i;
+    const V::Float x = V::Load(sums + i);
+    V::StoreFirst(out + i, args.accumulate ? V::Add(V::LoadFirst(out + i, lanes), x) : x, lanes);
   }
 }
 
 // kRowTiles tiles of rows times one panel.
 template <int kRowTiles, int kLines>
-void MatMulBlock(const MatMulPanels& args,
-                 const AmxInput& input,
-                 int first_tile,
-                 int column,
-                 WeightStream& stream) {
+void MatMulBlock(const MatMulPanels& args, int first_tile, int column, WeightStream& stream) {
+  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
   const RowTile tiles[2] = {RowTileAt(first_tile, args.rows),
                             RowTileAt(first_tile + kRowTiles - 1, args.rows)};
   MultiplyBlock<kRowTiles, kLines>(
-      input, tiles, args.panels + std::ptrdiff_t{column} * args.word_columns, stream);
-
-  const int columns = std::min(kPanelColumns, args.columns - column);
-  if (!args.accumulate && columns == kPanelColumns) {
+      input, tiles, args.panels + std::ptrdiff_t{column} * args.word_columns, stream, NoStep());
+  if (!args.accumulate && args.columns - column >= kPanelColumns) {
     float* const output = args.output + column;
     StoreBlock<kRowTiles>({output + tiles[0].first * args.output_stride,
                            output + tiles[1].first * args.output_stride},
                           args.output_stride * 4);
     return;
   }
-  TileSums sums[2];
-  StoreBlock<kRowTiles>({&sums[0].values[0][0], &sums[1].values[0][0]}, kPanelRowBytes);
+  BlockSums sums;
+  StoreBlock<kRowTiles>(sums);
   for (int t = 0; t < kRowTiles; ++t) {
-    FinishTile(args, tiles[t], sums[t], column, columns);
+    const int end = std::min(args.rows, tiles[t].first + kTileRows);
+    for (int row = tiles[t].first_new; row < end; ++row) {
+      FinishSums(args, sums.values[t * kTileRows + row - tiles[t].first], row, column);
+    }
   }
 }
 
 inline void MatMulRows(const MatMulPanels& args) {
   const TileScope scope(MatMulTiles(args.rows));
-  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
   for (int column = 0; column < args.columns; column += kPanelColumns) {
     const std::uint32_t* panel = args.panels + std::ptrdiff_t{column} * args.word_columns;
     WeightStream stream{.next = WeightsAhead(panel, args.rows, args.word_columns)};
     ForBlocks(args.rows, [&](auto row_tiles, auto lines, int first_tile) {
-      MatMulBlock<decltype(row_tiles)::kValue, decltype(lines)::kValue>(args, input, first_tile,
-                                                                        column, stream);
+      MatMulBlock<decltype(row_tiles)::kValue, decltype(lines)::kValue>(args, first_tile, column,
+                                                                        stream);
     });
   }
 }
@@ -137,38 +129,49 @@ inline void AmxMatMulPanels(const MatMulPanels& args) {
   }
 }
 
+struct GatedSums {
+  BlockSums gate;
+  BlockSums up;
+};
+
 // kRowTiles tiles of rows times a panel of gates and one of what they multiply.
-template <int kRowTiles, int kLines>
+template <int kRowTiles, int kLines, typename Pending>
 void GatedMatMulBlock(const GatedMatMulPanels& args,
-                      const AmxInput& input,
                       int first_tile,
                       int panel,
-                      WeightStream (&streams)[2]) {
-  using V = VectorAvx512Bf16;
+                      WeightStream (&streams)[2],
+                      GatedSums& sums,
+                      Pending& pending) {
+  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
   const RowTile tiles[2] = {RowTileAt(first_tile, args.rows),
                             RowTileAt(first_tile + kRowTiles - 1, args.rows)};
   const std::ptrdiff_t offset = panel * std::ptrdiff_t{kPanelColumns} * args.word_columns;
-  TileSums gate[2];
-  TileSums up[2];
-  MultiplyBlock<kRowTiles, kLines>(input, tiles, args.gate_panels + offset, streams[0]);
-  StoreBlock<kRowTiles>({&gate[0].values[0][0], &gate[1].values[0][0]}, kPanelRowBytes);
-  MultiplyBlock<kRowTiles, kLines>(input, tiles, args.up_panels + offset, streams[1]);
-  StoreBlock<kRowTiles>({&up[0].values[0][0], &up[1].values[0][0]}, kPanelRowBytes);
-  for (int t = 0; t < kRowTiles; ++t) {
-    const int end = std::min(args.rows, tiles[t].first + kTileRows);
-    for (int row = tiles[t].first_new; row < end; ++row) {
-      const float* g = gate[t].values[row - tiles[t].first];
-      const float* u = up[t].values[row - tiles[t].first];
-      V::StoreBFloat16Twice(args.output + row * args.output_stride + panel * kPanelColumns,
-                            V::Multiply(Silu<V>(V::Load(g)), V::Load(u)),
-                            V::Multiply(Silu<V>(V::Load(g + V::kLanes)), V::Load(u + V::kLanes)));
-    }
+  if constexpr (kLines == kPortionLines) {
+    // The only block of its panel waits for weights, not for units.
+    MultiplyBlock<kRowTiles, kLines>(input, tiles, args.gate_panels + offset, streams[0], NoStep());
+  } else {
+    MultiplyBlock<kRowTiles, kLines>(input, tiles, args.gate_panels + offset, streams[0],
+                                     [&] { pending.Step(); });
   }
+  pending.Finish();
+  StoreBlock<kRowTiles>(sums.gate);
+  MultiplyBlock<kRowTiles, kLines>(input, tiles, args.up_panels + offset, streams[1], NoStep());
+  StoreBlock<kRowTiles>(sums.up);
+  pending.Start(tiles, kRowTiles, args.rows, panel * kPanelColumns);
 }
 
 inline void AmxGatedMatMulPanels(const GatedMatMulPanels& args) {
+  using V = VectorAvx512Bf16;
   const TileScope scope(MatMulTiles(args.rows));
-  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
+  GatedSums sums;
+  const auto finish = [&](int sum_row, int row, int column) {
+    const float* gate = sums.gate.values[sum_row];
+    const float* up = sums.up.values[sum_row];
+    V::StoreBFloat16Twice(args.output + row * args.output_stride + column,
+                          V::Multiply(Silu<V>(V::Load(gate)), V::Load(up)),
+                          V::Multiply(Silu<V>(V::Load(gate + V::kLanes)), V::Load(up + V::kLanes)));
+  };
+  PendingBlock pending(finish);
   for (int panel = 0; panel < args.panels; ++panel) {
     const std::ptrdiff_t offset = panel * std::ptrdiff_t{kPanelColumns} * args.word_columns;
     WeightStream streams[2] = {
@@ -176,9 +179,10 @@ inline void AmxGatedMatMulPanels(const GatedMatMulPanels& args) {
         {.next = WeightsAhead(args.up_panels + offset, args.rows, args.word_columns)}};
     ForBlocks(args.rows, [&](auto row_tiles, auto lines, int first_tile) {
       GatedMatMulBlock<decltype(row_tiles)::kValue, decltype(lines)::kValue>(
-          args, input, first_tile, panel, streams);
+          args, first_tile, panel, streams, sums, pending);
     });
   }
+  pending.Finish();
 }
 
 }  // namespace
