@@ -143,6 +143,56 @@ TEST_F(EdgeCasesTest, ImportsThatFillThePoolAllGoOn) {
   EXPECT_TRUE(engine.WaitUntilFree());
 }
 
+// F26, T45: sequences that share the beginning of their prompts and all need a block at the same
+// step, in a pool that is too small. Who is preempted gives up only what nobody else holds.
+TEST_F(EdgeCasesTest, PreemptionAmongSequencesThatShareBlocks) {
+  const TestEngine cold = MakeEngine(*checkpoint_, 64, {}, false);
+  const TestEngine engine = MakeEngine(*checkpoint_, 10);
+  TokensOf(engine, Greedy(Prompt(48, 1), 1));  // three blocks that all will share
+  std::vector<SequenceRequest> requests;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    requests.push_back(Greedy(Prompt(48, 1), 60));
+    requests.back().prompt.emplace_back(10 + i);
+    sinks.push_back(Start(engine, requests.back()));
+  }
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    EXPECT_TRUE(sinks[i]->WaitForEnd().status.ok());
+    EXPECT_EQ(sinks[i]->tokens(), TokensOf(cold, requests[i])) << i;
+  }
+  EXPECT_TRUE(engine.WaitUntilFree());
+}
+
+// T27: one that runs and needs a block, and an import that has lost its source, keeps what has
+// landed and waits for room, cannot hold each other up.
+TEST_F(EdgeCasesTest, ARenewedImportAndTheLastOneThatRunsDoNotHoldEachOtherUp) {
+  const TestEngine roomy = MakeEngine(*checkpoint_, 64);
+  const TestEngine engine = MakeEngine(*checkpoint_, 6);
+  SequenceRequest import = Greedy(Prompt(48, 2), 4);
+  const std::vector<std::uint32_t> expected = TokensOf(roomy, import);
+  auto hooks = std::make_shared<CollectingHooks>();
+  import.kind = SequenceKind::kImport;
+  import.hooks = hooks;
+  SequenceId id;
+  const auto importing = Start(engine, import, &id);
+  hooks->WaitForBlocks();
+  const SequenceRequest runs = Greedy(Prompt(32, 1), 60);  // six blocks in the end
+  const auto running = Start(engine, runs);
+  ASSERT_TRUE(running->WaitForTokens(16)) << "three blocks are all there is";
+
+  engine->RenewImport(id, 3);
+  hooks->DropPin();
+
+  hooks->WaitForBlocks(2);
+  engine->ResumeLocally(id, 0);
+  hooks->DropPin();
+  EXPECT_TRUE(importing->WaitForEnd().status.ok());
+  EXPECT_EQ(importing->tokens(), expected);
+  EXPECT_TRUE(running->WaitForEnd().status.ok());
+  EXPECT_EQ(running->tokens(), TokensOf(roomy, runs));
+  EXPECT_TRUE(engine.WaitUntilFree());
+}
+
 // T42, B32: ten times what the queue takes, at once. Those above it are refused on the spot, those
 // below it are served, and when the burst is over the next one is too.
 TEST_F(EdgeCasesTest, ABurstIsServedAsFarAsTheQueueGoesAndRefusedBeyond) {
