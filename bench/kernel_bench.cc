@@ -62,25 +62,29 @@ struct Limits {
   double bytes_per_second;
 };
 
-Limits MeasureLimits() {
-  return {MeasurePeakFlops(), MeasureReadBytesPerSecond()};
+// Of one core with the instructions of the backend's code path.
+Limits MeasureLimits(const Backend& backend) {
+  const std::string arithmetic(backend.arithmetic());
+  return {MeasurePeakFlops(arithmetic.substr(arithmetic.find('-') + 1), 1),
+          MeasureReadBytesPerSecond()};
 }
 
 // Times `body` with the machine's limits measured before and after. The limit is the time that the
 // flops or the bytes need at the least on one core, whichever is longer.
-void Report(const std::string& name,
+void Report(const Backend& backend,
+            const std::string& name,
             int runs,
             double flops,
             double bytes,
             const std::function<void()>& body) {
-  const Limits before = MeasureLimits();
+  const Limits before = MeasureLimits(backend);
   const Seconds time = Time(runs, body);
-  const Limits after = MeasureLimits();
+  const Limits after = MeasureLimits(backend);
   const Limits limits{(before.flops + after.flops) / 2,
                       (before.bytes_per_second + after.bytes_per_second) / 2};
   const double limit = std::max(flops / limits.flops, bytes / limits.bytes_per_second);
   std::printf(
-      "%-24s cpu %8.2f ms  wall %8.2f ms  %6.1f of %3.0f GFLOP/s  %5.1f of %4.1f GB/s  %3.0f%% of "
+      "%-24s cpu %8.2f ms  wall %8.2f ms  %6.1f of %4.0f GFLOP/s  %5.1f of %4.1f GB/s  %3.0f%% of "
       "the limit\n",
       name.c_str(), time.cpu * 1e3, time.wall * 1e3, flops / time.cpu * 1e-9, limits.flops * 1e-9,
       bytes / time.cpu * 1e-9, limits.bytes_per_second * 1e-9, 100 * limit / time.cpu);
@@ -148,12 +152,13 @@ void BenchMatMul(Backend& backend) {
       count(*weight, rows);
     }
     count(*model.head, head_rows);
-    Report("linear layers, M = " + std::to_string(rows), rows > 64 ? 3 : 9, flops, bytes, [&] {
-      for (std::size_t i = 0; i < model.layers.size(); ++i) {
-        multiply(*model.layers[i], i % kProducts, rows);
-      }
-      multiply(*model.head, 0, head_rows);
-    });
+    Report(backend, "linear layers, M = " + std::to_string(rows), rows > 64 ? 3 : 9, flops, bytes,
+           [&] {
+             for (std::size_t i = 0; i < model.layers.size(); ++i) {
+               multiply(*model.layers[i], i % kProducts, rows);
+             }
+             multiply(*model.head, 0, head_rows);
+           });
   }
 }
 
@@ -187,18 +192,19 @@ void BenchAttention(Backend& backend) {
     block[i] = blocks[i / kBlockTokens];
     offset[i] = t % kBlockTokens;
   }
-  Report("write 2048 tokens", 3, 0, static_cast<double>(kBlocks * layout.block_bytes()), [&] {
-    for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-      Check(backend.RotateAndWriteKv({.key = part(kHeads, kKvHeads, kContext),
-                                      .value = part(kHeads + kKvHeads, kKvHeads, kContext),
-                                      .rotation = position,
-                                      .rope = rope->get(),
-                                      .block = block,
-                                      .offset = offset,
-                                      .pool = pool,
-                                      .layer = LayerIndex(layer)}));
-    }
-  });
+  Report(backend, "write 2048 tokens", 3, 0, static_cast<double>(kBlocks * layout.block_bytes()),
+         [&] {
+           for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+             Check(backend.RotateAndWriteKv({.key = part(kHeads, kKvHeads, kContext),
+                                             .value = part(kHeads + kKvHeads, kKvHeads, kContext),
+                                             .rotation = position,
+                                             .rope = rope->get(),
+                                             .block = block,
+                                             .offset = offset,
+                                             .pool = pool,
+                                             .layer = LayerIndex(layer)}));
+           }
+         });
 
   const std::vector<SegmentRef> segments = {{.blocks = blocks, .tokens = kContext}};
   std::vector<BFloat16> output(static_cast<std::size_t>(kContext) * kHeads * kHeadDim);
@@ -235,7 +241,7 @@ void BenchAttention(Backend& backend) {
     const double flops = scores * kHeads * kHeadDim * 4.0 * kLayers;
     const double bytes = static_cast<double>((first + rows) / kBlockTokens) *
                          static_cast<double>(layout.block_bytes());
-    Report(name, rows > 1 ? 3 : 20, flops, bytes, [&] { attend(first, rows); });
+    Report(backend, name, rows > 1 ? 3 : 20, flops, bytes, [&] { attend(first, rows); });
   };
   bench("attention, prefill 512", 0, 512);
   bench("attention, prefill 2048", 0, 2048);
@@ -247,7 +253,7 @@ void BenchRows(Backend& backend) {
   const std::vector<float> hidden(kRows * kWidth, 0.3f);
   std::vector<BFloat16> output(kRows * kWidth);
   std::vector<float> weight(kWidth, 1.0f);
-  Report("rms norm, 512 rows x 61", 5, 0, 6.0 * kRows * kWidth * (2 * kLayers + 1), [&] {
+  Report(backend, "rms norm, 512 rows x 61", 5, 0, 6.0 * kRows * kWidth * (2 * kLayers + 1), [&] {
     for (int layer = 0; layer < 2 * kLayers + 1; ++layer) {
       Check(backend.RmsNorm({.input = {hidden.data(), kRows, kWidth},
                              .weight = {weight.data(), kWidth},
@@ -266,7 +272,7 @@ void BenchRows(Backend& backend) {
         {"16 sampled, top_p 0.9", {.temperature = 0.7f, .top_p = 0.9f}},
         {"16 greedy, 5 logprobs", {.temperature = 0, .logprobs = 5}}}) {
     const std::vector<TokenSelection> rows(16, row);
-    Report(name, 5, 0, 4.0 * 16 * kVocabulary, [&] {
+    Report(backend, name, 5, 0, 4.0 * 16 * kVocabulary, [&] {
       Check(backend.SelectTokens(
           {.logits = {logits.data(), 16, kVocabulary}, .rows = rows, .selected = selected}));
     });
