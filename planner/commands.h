@@ -76,9 +76,10 @@ absl::StatusOr<Report> PlanSize(const SizeOptions& options, const Measured& meas
 struct CrossoverOptions {
   double prompt_tokens = 512;  // the length that is asked about
   double output_tokens = 200;
-  double depth_tokens = 1024;   // measured: of running streams
-  double round_trip_ms = 75;    // measured: to another region
-  double uncached_tokens = 64;  // measured: what even a hit there has to compute
+  double depth_tokens = 1024;       // measured: of running streams
+  double prefill_queue_tokens = 0;  // measured: what the prefill worker computes first
+  double round_trip_ms = 75;        // measured: to another region
+  double uncached_tokens = 64;      // measured: what even a hit there has to compute
 };
 absl::StatusOr<Report> PlanCrossover(const CrossoverOptions& options, const Measured& measured);
 

@@ -74,6 +74,11 @@ double CostModel::ExposedTransferSeconds(const TransportRate& transport,
   return std::max(transfer / pieces, transfer + prefill_seconds / pieces - prefill_seconds);
 }
 
+double CostModel::SharedStepSeconds(double running_sequences, double depth_tokens) const {
+  return DecodeStepSeconds(running_sequences, depth_tokens) -
+         (1 - rates_.fixed_share_in_prefill) * decode_[0];
+}
+
 double CostModel::PrefillChunks(double tokens, double running_sequences) const {
   return std::ceil(tokens / std::max(1.0, rates_.max_batch_tokens - running_sequences));
 }
@@ -86,8 +91,7 @@ FirstTokenTime CostModel::PredictColocated(const PromptTokens& prompt,
   if (load.running_sequences > 0) {
     const double chunks =
         PrefillChunks(load.queued_prefill_tokens + prompt.uncached(), load.running_sequences);
-    time.shared_seconds = chunks * rates_.decode_share_in_prefill *
-                          DecodeStepSeconds(load.running_sequences, load.depth_tokens);
+    time.shared_seconds = chunks * SharedStepSeconds(load.running_sequences, load.depth_tokens);
     time.stall_seconds = load.running_sequences * time.prefill_seconds;
   }
   return time;

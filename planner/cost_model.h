@@ -67,6 +67,8 @@ class CostModel {
                                 double tokens,
                                 double prefill_seconds,
                                 double chunks) const;
+  // What running sequences add to a step that computes a chunk of a prompt.
+  double SharedStepSeconds(double running_sequences, double depth_tokens) const;
   // Steps that a prefill takes beside running sequences.
   double PrefillChunks(double tokens, double running_sequences) const;
 

@@ -82,7 +82,8 @@ SplitQuestion Question(const CrossoverOptions& options,
   return {.model = model,
           .transport = transport,
           .decode_load = {.running_sequences = double{1} * running,
-                          .depth_tokens = options.depth_tokens}};
+                          .depth_tokens = options.depth_tokens},
+          .prefill_load = {.queued_prefill_tokens = options.prefill_queue_tokens}};
 }
 
 // For each transport and number of running streams: from which length a split pays, and what it
@@ -168,7 +169,8 @@ std::string Answer(const CrossoverOptions& options,
   const auto text = [&](int running) {
     const auto tokens =
         SplitBreakEvenTokens(Question(options, model, transport, running), kMostTokens);
-    return tokens.has_value() ? absl::StrCat("from ", *tokens, " tokens") : std::string("never");
+    return tokens.has_value() ? absl::StrCat("from ", *tokens, *tokens == 1 ? " token" : " tokens")
+                              : std::string("never");
   };
   return absl::StrCat("\"colocate below 512 tokens\": measured here, over ", transport.name,
                       ", a split pays ", text(0), " beside an idle decode worker, ", text(1),
@@ -181,6 +183,7 @@ absl::StatusOr<Report> PlanCrossover(const CrossoverOptions& options, const Meas
   RETURN_IF_ERROR(CheckRange("prompt", options.prompt_tokens, 1, kMostTokens));
   RETURN_IF_ERROR(CheckRange("output", options.output_tokens, 0, 1e9));
   RETURN_IF_ERROR(CheckRange("depth", options.depth_tokens, 0, 1e9));
+  RETURN_IF_ERROR(CheckRange("prefill-queue", options.prefill_queue_tokens, 0, 1e9));
   RETURN_IF_ERROR(CheckRange("round-trip-ms", options.round_trip_ms, 0, 1e6));
   RETURN_IF_ERROR(CheckRange("uncached", options.uncached_tokens, 0, 1e9));
   if (measured.model == nullptr) {
@@ -195,8 +198,8 @@ absl::StatusOr<Report> PlanCrossover(const CrossoverOptions& options, const Meas
   AddErrors(model, report);
   report.claim = Answer(options, model, *transport);
   report.notes.push_back(
-      "a split is compared by the time until decoding goes on; the prefill worker is idle and of "
-      "the same kind");
+      "a split is compared by the time until decoding goes on; the prefill worker is of the same "
+      "kind and has --prefill-queue tokens to compute first");
   report.plot = GainPlot(options, model, *transport);
   return report;
 }

@@ -83,6 +83,7 @@ Report PaperReport(const DisaggOptions& options) {
                  .x_label = "prompt, tokens",
                  .y_label = "first token, ms",
                  .log_x = true,
+                 .log_y = true,
                  .lines = {{"colocated", {}}, {"RDMA 100 GB/s", {}}, {"TCP 10 GB/s", {}}}};
   for (const double tokens : {256, 512, 1024, 2048, 4096, 8192, 16384, 32768}) {
     const double prefill = PrefillMs(tokens);

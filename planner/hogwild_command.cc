@@ -149,6 +149,15 @@ absl::StatusOr<Report> PlanHogwild(const HogwildOptions& options, const Measured
       "confirms \"1.8x at p = 0.7, N = 4\" as the formula's value (1.802 for T = 10000, c = 200); "
       "contradicts \"duplicated work makes it slower than one worker\": only c N in the formula "
       "does, never the simulation";
+  if (measured.model != nullptr) {
+    const int best = BestMeasuredWorkers(*measured.model, task, options.depth_tokens);
+    report.claim = absl::StrCat(
+        "\"two to four workers, 1.8x at four\": with measured steps N* is ", best, ", with ",
+        FormatNumber({MeasuredGroupSpeedup(*measured.model, task, options.depth_tokens, best), 3}),
+        "x, and four give ",
+        FormatNumber({MeasuredGroupSpeedup(*measured.model, task, options.depth_tokens, 4), 3}),
+        "x");
+  }
   report.notes = {
       "the speed-up of a run is over one worker with coordination 0.8, as the course prints it"};
   report.plot = FormulaPlot(task, options, measured.model);

@@ -104,6 +104,8 @@ void AddCrossover(baton::Flags& flags, baton::CrossoverOptions& options) {
   flags.Number("output", &options.output_tokens, 0, kMostTokens, "output tokens");
   flags.Number("depth", &options.depth_tokens, 0, kMostTokens,
                "with --rates: context of streams that run meanwhile, tokens");
+  flags.Number("prefill-queue", &options.prefill_queue_tokens, 0, kMostTokens,
+               "with --rates: prompt tokens that the prefill worker computes first");
   flags.Number("round-trip-ms", &options.round_trip_ms, 0, 1e6,
                "with --rates: to another region and back");
   flags.Number("uncached", &options.uncached_tokens, 0, kMostTokens,

@@ -145,9 +145,10 @@ std::optional<WholePool> MixedPool(const CostModel& model,
   const double steps_per_second = each * question.output_tokens / std::max(1.0, *running);
   const double share_with_chunk = std::min(1.0, each * chunks / steps_per_second);
   // Every step that carries a chunk takes longer by it; so many of the tokens come late.
-  pool.token_seconds = share_with_chunk > 1 - question.quantile ? step + prefill / chunks : step;
-  const double service =
-      prefill + chunks * model.rates().decode_share_in_prefill * std::min(1.0, *running) * step;
+  const double shared = model.SharedStepSeconds(*running, MeanDepth(question));
+  pool.token_seconds =
+      share_with_chunk > 1 - question.quantile ? std::max(step, shared + prefill / chunks) : step;
+  const double service = prefill + chunks * shared;
   const QueueLoad load = {1, each, service, question.prompt_squared_variation};
   pool.first_token_seconds = WaitQuantileSeconds(load, question.quantile) + service;
   return pool;

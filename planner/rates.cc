@@ -111,7 +111,7 @@ absl::Status MeasuredRates::Validate() const {
   if (kv_pool_tokens.has_value()) {
     RETURN_IF_ERROR(CheckPositive("kv_pool_tokens", *kv_pool_tokens, 1e15));
   }
-  RETURN_IF_ERROR(CheckRange("decode_share_in_prefill", decode_share_in_prefill, 0, 100));
+  RETURN_IF_ERROR(CheckRange("fixed_share_in_prefill", fixed_share_in_prefill, 0, 1));
   RETURN_IF_ERROR(CheckPrefill(prefill));
   RETURN_IF_ERROR(CheckDecode(decode));
   RETURN_IF_ERROR(CheckTransports(transports));

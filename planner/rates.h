@@ -46,8 +46,9 @@ struct MeasuredRates {
   double layers = 1;              // groups in which blocks fly while later layers still compute
   double max_batch_tokens = 256;  // rows of a step: prefill is cut into chunks of what is left
   std::optional<double> kv_pool_tokens;  // room of one decode worker; absent: without bound
-  // Share of a decode step that running sequences add to a step with a prefill chunk.
-  double decode_share_in_prefill = 1;
+  // Share of a step's fixed time, the reading of the weights, that running sequences cost a second
+  // time in a step that computes a prefill chunk as well. 0: weights are read once for all rows.
+  double fixed_share_in_prefill = 0;
   std::vector<PrefillRate> prefill;       // at least one; lengths rise
   std::vector<DecodeStep> decode;         // at least one; no batch and depth twice
   std::vector<TransportRate> transports;  // names differ

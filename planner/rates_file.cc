@@ -141,7 +141,7 @@ absl::Status ReadRates(const Json& root, MeasuredRates& rates) {
   reader.OptionalNumber("layers", rates.layers);
   reader.OptionalNumber("max_batch_tokens", rates.max_batch_tokens);
   reader.OptionalNumber("kv_pool_tokens", rates.kv_pool_tokens);
-  reader.OptionalNumber("decode_share_in_prefill", rates.decode_share_in_prefill);
+  reader.OptionalNumber("fixed_share_in_prefill", rates.fixed_share_in_prefill);
   reader.Array("prefill", /*required=*/true, [&rates](ObjectReader& entry) {
     PrefillRate& rate = rates.prefill.emplace_back();
     entry.Number("prompt_tokens", rate.prompt_tokens);
@@ -207,7 +207,7 @@ std::string FormatRates(const MeasuredRates& rates) {
                {"kv_bytes_per_token", rates.kv_bytes_per_token},
                {"layers", rates.layers},
                {"max_batch_tokens", rates.max_batch_tokens},
-               {"decode_share_in_prefill", rates.decode_share_in_prefill},
+               {"fixed_share_in_prefill", rates.fixed_share_in_prefill},
                {"prefill", Json::array()},
                {"decode", Json::array()},
                {"transports", Json::array()},

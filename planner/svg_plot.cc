@@ -31,7 +31,7 @@ std::string Escape(const std::string& text) {
 std::string Tick(double value) {
   const double size = std::abs(value);
   if (size >= 1e6 || (size > 0 && size < 1e-3)) {
-    return absl::StrFormat("%.0e", value);
+    return absl::StrReplaceAll(absl::StrFormat("%.0e", value), {{"e+0", "e"}, {"e-0", "e-"}});
   }
   return absl::StrFormat("%g", std::round(value * 1e6) / 1e6);
 }
@@ -75,6 +75,9 @@ class Axis {
     low_ = std::floor(low_ / step_ + 1e-9) * step_;
     high_ = std::ceil(high_ / step_ - 1e-9) * step_;
   }
+
+  // Whether the value lies inside, not at an end.
+  bool Crosses(double value) const { return !log_ && low_ < value && value < high_; }
 
   double Place(double value) const {
     const double share = log_ ? std::log10(value / low_) / std::log10(high_ / low_)
@@ -129,6 +132,9 @@ void AppendAxes(const Plot& plot, const Axis& x, const Axis& y, std::string& out
   for (const double tick : y.Ticks()) {
     AppendLine(kLeft, y.Place(tick), kRight, y.Place(tick), "stroke=\"#e4e4e4\"", out);
     AppendText(kLeft - 8, y.Place(tick) + 4, "text-anchor=\"end\"", Tick(tick), out);
+  }
+  if (y.Crosses(0)) {
+    AppendLine(kLeft, y.Place(0), kRight, y.Place(0), "stroke=\"#888888\"", out);
   }
   AppendLine(kLeft, kBottom, kRight, kBottom, "stroke=\"#333333\"", out);
   AppendLine(kLeft, kTop, kLeft, kBottom, "stroke=\"#333333\"", out);

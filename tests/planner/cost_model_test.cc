@@ -181,7 +181,8 @@ TEST(CostModel, MakesARequestWaitForWhatIsAheadOfIt) {
   // 512 rows beside 6 streams in steps of 256 rows: 250 a step, three steps.
   const FirstTokenTime busy =
       model.PredictColocated(prompt, {.running_sequences = 6, .depth_tokens = 500});
-  EXPECT_NEAR(busy.shared_seconds, 3 * model.DecodeStepSeconds(6, 500), 1e-12);
+  const double weights = model.decode_coefficients()[0];
+  EXPECT_NEAR(busy.shared_seconds, 3 * (model.DecodeStepSeconds(6, 500) - weights), 1e-12);
   EXPECT_NEAR(busy.stall_seconds, 6 * model.PrefillSeconds(512), 1e-12);
 }
 
@@ -316,8 +317,8 @@ TEST(MeasuredRates, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(problem([](auto& r) { r.layers = 1e9; }), HasSubstr("layers"));
   EXPECT_THAT(problem([](auto& r) { r.max_batch_tokens = 0; }), HasSubstr("max_batch_tokens"));
   EXPECT_THAT(problem([](auto& r) { r.kv_pool_tokens = -1; }), HasSubstr("kv_pool_tokens"));
-  EXPECT_THAT(problem([](auto& r) { r.decode_share_in_prefill = -1; }),
-              HasSubstr("decode_share_in_prefill"));
+  EXPECT_THAT(problem([](auto& r) { r.fixed_share_in_prefill = -1; }),
+              HasSubstr("fixed_share_in_prefill"));
   EXPECT_THAT(problem([](auto& r) {
                 r.measured = {{.disaggregated = true,
                                .transport = "pigeon",

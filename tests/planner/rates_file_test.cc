@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/file.h"
 #include "tests/planner/course_rates.h"
 
 namespace baton {
@@ -23,7 +24,7 @@ std::string Problem(const std::string& text) {
 
 TEST(RatesFile, ReadsBackWhatItWrites) {
   MeasuredRates rates = SmallRates();
-  rates.decode_share_in_prefill = 0.5;
+  rates.fixed_share_in_prefill = 0.5;
   rates.measured = {{.prompt_tokens = 100, .first_token_seconds = 0.1},
                     {.disaggregated = true,
                      .transport = "tcp",
@@ -82,7 +83,21 @@ TEST(RatesFile, RefusesWhatIsNoRatesFile) {
               HasSubstr("nested deeper"));
   EXPECT_THAT(Problem(std::string((16 << 20) + 1, ' ')), HasSubstr("larger than"));
   // Brackets inside a string are text.
-  EXPECT_THAT(Problem("{\"" + std::string(50, '[') + "\\\"[[\": 1}"), HasSubstr("version: missing"));
+  EXPECT_THAT(Problem("{\"" + std::string(50, '[') + "\\\"[[\": 1}"),
+              HasSubstr("version: missing"));
+}
+
+// The file that READMEs point to, measured on a real fleet: the curves follow it, and requests that
+// they have not seen come out near enough to choose a path by.
+TEST(RatesFile, ExampleIsReadAndFollowed) {
+  const auto file = MappedFile::Open("planner/example_rates.json");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto rates = ParseRates("example_rates.json", file->bytes());
+  ASSERT_TRUE(rates.ok()) << rates.status();
+  const CostModel model = FitModel(*rates);
+
+  EXPECT_LT(*MedianError(FitErrors(model)), 0.1);
+  EXPECT_LT(*MedianError(RequestErrors(model)), 0.2);
 }
 
 TEST(RatesFile, SurvivesEveryCut) {
