@@ -169,6 +169,27 @@ TEST_P(MatMulTest, ARowDoesNotDependOnTheRowsBesideIt) {
   }
 }
 
+// More rows than a cache holds go in groups.
+TEST_P(MatMulTest, ARowDoesNotDependOnRowsThatDoNotFitACache) {
+  Numbers numbers(37);
+  SCOPED_TRACE(numbers.Describe());
+  const Shape shape{301, 1536, 33};
+  const std::vector<BFloat16> input = Inputs(numbers, shape);
+  const std::vector<float> values = Weights(numbers, shape);
+  const std::unique_ptr<PackedWeight> weight = Pack(backend(), shape.rows, shape.columns, values);
+  const std::vector<float> together = Multiply(backend(), input, 0, shape.tokens, *weight);
+
+  ExpectWithinRounding(together, input, values, shape);
+  for (int first = 0; first < shape.tokens; first += 77) {
+    const int count = std::min(77, shape.tokens - first);
+    const std::vector<float> part = Multiply(backend(), input, first, count, *weight);
+    ASSERT_EQ(
+        std::memcmp(part.data(), together.data() + first * shape.rows, part.size() * sizeof(float)),
+        0)
+        << "rows " << first << " to " << first + count;
+  }
+}
+
 TEST_P(MatMulTest, ARowDoesNotDependOnTheNumberOfThreads) {
   Numbers numbers(35);
   SCOPED_TRACE(numbers.Describe());
