@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "frontend/completions_service.h"
+#include "google/rpc/error_details.pb.h"
 #include "tests/frontend/completions_harness.h"
 #include "tests/frontend/stream_call.h"
 
@@ -269,6 +270,37 @@ TEST(CompletionsEndings, AboveTheLimitRequestsAreRefusedAtOnce) {
   first.ReadAll();
   EXPECT_TRUE(first.Finish().ok());
   EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }));
+}
+
+// T42, B32: ten times what is taken at once. Everything above it hears so at once and when to try
+// again; everything below it ends well.
+TEST(CompletionsEndings, ABurstIsRefusedWithAHintBeyondTheLimit) {
+  constexpr std::size_t kLimit = 4;
+  CompletionsHarness harness({.max_running_requests = kLimit});
+  std::vector<std::unique_ptr<Stream>> taken;
+  for (std::size_t i = 0; i < kLimit; ++i) {
+    taken.push_back(std::make_unique<Stream>(harness, Request()));
+    harness.generator.Await(i);
+  }
+  const TimePoint start = Clock::System().Now();
+  for (std::size_t i = 0; i < 10 * kLimit; ++i) {
+    const absl::Status status = harness.Complete(Request()).status;
+    ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    const auto hint = status.GetPayload("type.googleapis.com/google.rpc.RetryInfo");
+    google::rpc::RetryInfo retry;
+    ASSERT_TRUE(hint.has_value() && retry.ParseFromString(std::string(*hint)));
+    EXPECT_GE(retry.retry_delay().seconds(), 1);
+  }
+  EXPECT_LT(Clock::System().Now() - start, 10 * kLimit * milliseconds(50)) << "50 ms each";
+
+  for (std::size_t i = 0; i < kLimit; ++i) {
+    harness.generator.Await(i)->Finish(v1::FINISH_REASON_STOP);
+    taken[i]->ReadAll();
+    EXPECT_TRUE(taken[i]->Finish().ok());
+  }
+  harness.AnswerWith("fine");
+  EXPECT_TRUE(WaitUntil([&] { return harness.service.InFlight() == 0; }));
+  EXPECT_TRUE(harness.Complete(Request()).status.ok());
 }
 
 // F12, F13.
