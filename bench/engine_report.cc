@@ -52,7 +52,8 @@ struct Summary {
   std::optional<double> as_given_cpu_seconds;
   std::optional<double> long_steps_wall_seconds;
   Limits limits;
-  double vector_flops_per_second = 0;
+  std::optional<double> fraction_of_tile_limit;
+  double tile_flops_per_second = 0;
 };
 
 std::optional<double> WallOf(const std::optional<PeerTiming>& peer) {
@@ -86,8 +87,15 @@ Summary Summarize(const FigureResult& result) {
   });
   summary.limits = {*over_rounds([](const auto& round) { return round.limits.flops_per_second; }),
                     *over_rounds([](const auto& round) { return round.limits.bytes_per_second; })};
-  summary.vector_flops_per_second =
-      *over_rounds([](const auto& round) { return round.vector_flops_per_second; });
+  summary.tile_flops_per_second =
+      *over_rounds([](const auto& round) { return round.tile_flops_per_second; });
+  summary.fraction_of_tile_limit = over_rounds([&](const auto& round) -> std::optional<double> {
+    if (round.tile_flops_per_second == 0) {
+      return std::nullopt;
+    }
+    const Limits tiles{round.tile_flops_per_second, round.limits.bytes_per_second};
+    return FloorSeconds(result.work, tiles) / round.ours.wall_seconds;
+  });
   return summary;
 }
 
@@ -131,7 +139,10 @@ Json ToJson(const FigureResult& result) {
       {"flops", result.work.flops},
       {"bytes", result.work.bytes},
       {"peak_gflops", summary.limits.flops_per_second * 1e-9},
-      {"peak_vdpbf16ps_gflops", summary.vector_flops_per_second * 1e-9},
+      {"fraction_of_tile_limit", OrNull(summary.fraction_of_tile_limit)},
+      {"peak_tiles_gflops", summary.tile_flops_per_second == 0
+                                ? Json(nullptr)
+                                : Json(summary.tile_flops_per_second * 1e-9)},
       {"read_gb_per_s", summary.limits.bytes_per_second * 1e-9},
   };
   if (summary.long_steps_wall_seconds.has_value()) {
@@ -214,9 +225,10 @@ nlohmann::ordered_json ToJson(const EngineReport& report) {
 std::string ToTable(const EngineReport& report) {
   std::string table = absl::StrFormat("%s, %s, steps of %d tokens, %.0f s\n", report.model,
                                       report.isa, report.max_batch_tokens, report.seconds);
-  absl::StrAppend(&table, absl::StrFormat("%-16s %10s %8s %8s %6s %10s %8s %8s %10s %8s\n",
-                                          "figure", "tokens/s", "of limit", "by CPU", "limit",
-                                          "peer", "ratio", "by CPU", "peer Q4_1", "ratio"));
+  absl::StrAppend(&table,
+                  absl::StrFormat("%-16s %10s %8s %8s %6s %8s %10s %8s %8s %10s %8s\n", "figure",
+                                  "tokens/s", "of limit", "by CPU", "limit", "of tiles", "peer",
+                                  "ratio", "by CPU", "peer Q4_1", "ratio"));
   for (const FigureResult& result : report.results) {
     const Summary summary = Summarize(result);
     const std::optional<double> rate = Rate(result.figure, summary.wall_seconds);
@@ -224,10 +236,11 @@ std::string ToTable(const EngineReport& report) {
     const std::optional<double> as_given = Rate(result.figure, summary.as_given_wall_seconds);
     absl::StrAppend(
         &table, absl::StrFormat(
-                    "%-16s %10s %8s %8s %6s %10s %8s %8s %10s %8s\n", result.figure.name,
+                    "%-16s %10s %8s %8s %6s %8s %10s %8s %8s %10s %8s\n", result.figure.name,
                     Number(rate, ""), Percent(summary.fraction_of_limit),
                     Percent(summary.fraction_of_limit_cpu), LimitName(result.work, summary.limits),
-                    Number(peer, ""), Number(Ratio(rate, peer), "x"),
+                    Percent(summary.fraction_of_tile_limit), Number(peer, ""),
+                    Number(Ratio(rate, peer), "x"),
                     Number(Ratio(summary.peer_cpu_seconds, summary.cpu_seconds), "x"),
                     Number(as_given, ""), Number(Ratio(rate, as_given), "x")));
   }

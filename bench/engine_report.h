@@ -17,7 +17,7 @@ struct FigureRound {
   Timing ours;
   std::optional<Timing> ours_long_steps;  // prompts in steps of kLongStepTokens
   Limits limits;                          // for the figure's number of threads
-  double vector_flops_per_second = 0;     // by vdpbf16ps, whatever the code path multiplies with
+  double tile_flops_per_second = 0;  // by products of tiles, where the code path has them; else 0
   std::optional<PeerTiming> peer;
   std::optional<PeerTiming> peer_as_given;
 };

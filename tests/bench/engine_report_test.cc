@@ -18,8 +18,7 @@ FigureResult PrefillResult() {
 
 FigureRound RoundOf(double wall_seconds) {
   return {.ours = {.wall_seconds = wall_seconds, .cpu_seconds = wall_seconds / 2},
-          .limits = {.flops_per_second = 100, .bytes_per_second = 100},
-          .vector_flops_per_second = 50};
+          .limits = {.flops_per_second = 100, .bytes_per_second = 100}};
 }
 
 PeerTiming PeerOf(double wall_seconds) {
@@ -72,6 +71,19 @@ TEST(EngineReport, RatiosAreThoseOfTheMedians) {
   EXPECT_EQ(json["peer_q4_1_tokens_per_s"], 64);
   EXPECT_EQ(json["ratio_to_peer_q4_1"], 2);
   EXPECT_EQ(json["peer_q4_1_repacked"], false);
+}
+
+// A path that multiplies tiles may pass the limit of vectors; its own stands beside it.
+TEST(EngineReport, TilesHaveALimitOfTheirOwn) {
+  FigureResult result = PrefillResult();
+  result.rounds = {RoundOf(0.5)};
+  EXPECT_TRUE(OnlyResult(result)["fraction_of_tile_limit"].is_null());
+  EXPECT_TRUE(OnlyResult(result)["peak_tiles_gflops"].is_null());
+  result.rounds[0].tile_flops_per_second = 500;  // a floor of 0.2 s
+  const Json json = OnlyResult(std::move(result));
+
+  EXPECT_EQ(json["fraction_of_limit"], 2);
+  EXPECT_DOUBLE_EQ(json["fraction_of_tile_limit"].get<double>(), 0.4);
 }
 
 TEST(EngineReport, TwoThreadsHaveTwiceTheProcessorTime) {
