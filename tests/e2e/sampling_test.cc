@@ -36,6 +36,52 @@ Tokens TokensOf(const v1::Choice& choice) {
   return {choice.token_ids().begin(), choice.token_ids().end()};
 }
 
+// Under a cache salt of its own, so that every request computes or moves all of its prompt.
+v1::CompleteResponse CompleteBy(const Cluster& cluster,
+                                v1::Path path,
+                                v1::CompleteRequest request) {
+  static int calls = 0;
+  request.set_path(path);
+  if (request.cache_salt().empty()) {
+    request.set_cache_salt(absl::StrCat("call ", ++calls));
+  }
+  const absl::StatusOr<v1::CompleteResponse> response = cluster.client().Complete(request);
+  EXPECT_TRUE(response.ok()) << response.status();
+  if (!response.ok()) {
+    return {};
+  }
+  EXPECT_EQ(response->timeline().path(), path);
+  return *response;
+}
+
+// The same floats, to the bit, whether a token was sampled or stood in the prompt.
+void ExpectEchoedLogprobs(const Cluster& cluster, const Tokens& prompt) {
+  constexpr int kAnswer = 40;
+  const int prompt_tokens = static_cast<int>(prompt.size());
+  v1::CompleteRequest request = SeededRequest(prompt, kAnswer);
+  request.set_logprobs(5);
+  const v1::Choice answer = CompleteBy(cluster, v1::PATH_COLOCATED, request).choices(0);
+  ASSERT_EQ(answer.logprobs().tokens_size(), kAnswer);
+  v1::CompleteRequest echoed = GreedyRequest(prompt, 1, v1::PATH_UNSPECIFIED);
+  echoed.mutable_tokens()->mutable_ids()->MergeFrom(answer.token_ids());
+  echoed.set_logprobs(5);
+  echoed.set_echo(true);
+  for (const v1::Path path : kBothPaths) {
+    SCOPED_TRACE(v1::Path_Name(path));
+    EXPECT_EQ(CompleteBy(cluster, path, request).choices(0).SerializeAsString(),
+              answer.SerializeAsString());
+    const v1::Choice echo = CompleteBy(cluster, path, echoed).choices(0);
+
+    ASSERT_EQ(echo.token_ids_size(), prompt_tokens + kAnswer + 1);
+    ASSERT_EQ(echo.logprobs().tokens_size(), echo.token_ids_size());
+    for (int i = 0; i < kAnswer; ++i) {
+      EXPECT_EQ(echo.logprobs().tokens(prompt_tokens + i).SerializeAsString(),
+                answer.logprobs().tokens(i).SerializeAsString())
+          << i;
+    }
+  }
+}
+
 // One cluster for all tests: each leaves it idle.
 class SamplingTest : public testing::Test {
  protected:
@@ -55,15 +101,8 @@ class SamplingTest : public testing::Test {
   void SetUp() override { ASSERT_NE(cluster_, nullptr); }
   void TearDown() override { EXPECT_TRUE(cluster_->WaitUntilIdle()); }
 
-  static v1::CompleteResponse CompleteBy(v1::Path path, v1::CompleteRequest request) {
-    request.set_path(path);
-    const absl::StatusOr<v1::CompleteResponse> response = cluster_->client().Complete(request);
-    EXPECT_TRUE(response.ok()) << response.status();
-    if (!response.ok()) {
-      return {};
-    }
-    EXPECT_EQ(response->timeline().path(), path);
-    return *response;
+  static v1::CompleteResponse CompleteBy(v1::Path path, const v1::CompleteRequest& request) {
+    return ::baton::CompleteBy(*cluster_, path, request);
   }
 
   // What one engine by itself makes of choice `index`.
@@ -206,30 +245,8 @@ TEST_F(SamplingTest, AStopStringEndsItsChoice) {
   }
 }
 
-// The same floats, to the bit, whether a token was sampled or stood in the prompt.
 TEST_F(SamplingTest, LogprobsOfTheAnswerAreThoseOfItsEcho) {
-  const Tokens prompt = TinyPrompt(7, 600);
-  v1::CompleteRequest request = SeededRequest(prompt, 40);
-  request.set_logprobs(5);
-  const v1::Choice answer = CompleteBy(v1::PATH_COLOCATED, request).choices(0);
-  ASSERT_EQ(answer.logprobs().tokens_size(), 40);
-  v1::CompleteRequest echoed = GreedyRequest(prompt, 1, v1::PATH_UNSPECIFIED);
-  echoed.mutable_tokens()->mutable_ids()->MergeFrom(answer.token_ids());
-  echoed.set_logprobs(5);
-  echoed.set_echo(true);
-  for (const v1::Path path : kBothPaths) {
-    SCOPED_TRACE(v1::Path_Name(path));
-    EXPECT_EQ(CompleteBy(path, request).choices(0).SerializeAsString(), answer.SerializeAsString());
-    const v1::Choice echo = CompleteBy(path, echoed).choices(0);
-
-    ASSERT_EQ(echo.token_ids_size(), 600 + 40 + 1);
-    ASSERT_EQ(echo.logprobs().tokens_size(), echo.token_ids_size());
-    for (int i = 0; i < 40; ++i) {
-      EXPECT_EQ(echo.logprobs().tokens(600 + i).SerializeAsString(),
-                answer.logprobs().tokens(i).SerializeAsString())
-          << i;
-    }
-  }
+  ExpectEchoedLogprobs(*cluster_, TinyPrompt(7, 600));
 }
 
 // B29: the log probabilities are the model's own, whatever the sampling leaves of them.
@@ -359,6 +376,16 @@ TEST_F(SamplingTest, CancellationEndsAllChoices) {
     EXPECT_TRUE(cluster_->WaitUntilIdle(Promised(std::chrono::seconds(1))));
     EXPECT_EQ(stream->WaitForEnd()->code(), absl::StatusCode::kCancelled);
   }
+}
+
+// On the real model, whose log probabilities are spread over 49,152 tokens.
+TEST(ExampleSamplingTest, LogprobsOfTheAnswerAreThoseOfItsEcho) {
+  const absl::StatusOr<TestModel> model = ExampleModel();
+  ASSERT_TRUE(model.ok()) << model.status();
+  auto cluster = Cluster::Start({.model = *model, .kv_pool_size = "128MiB"});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ExpectEchoedLogprobs(**cluster, TinyPrompt(14, 530));
+  EXPECT_TRUE((*cluster)->WaitUntilIdle());
 }
 
 }  // namespace
