@@ -169,11 +169,12 @@ std::string Answer(const CrossoverOptions& options,
   const auto text = [&](int running) {
     const auto tokens =
         SplitBreakEvenTokens(Question(options, model, transport, running), kMostTokens);
-    return tokens.has_value() ? absl::StrCat("from ", *tokens, *tokens == 1 ? " token" : " tokens")
-                              : std::string("never");
+    return tokens.has_value()
+               ? absl::StrCat("pays from ", *tokens, *tokens == 1 ? " token" : " tokens")
+               : std::string("never pays");
   };
   return absl::StrCat("\"colocate below 512 tokens\": measured here, over ", transport.name,
-                      ", a split pays ", text(0), " beside an idle decode worker, ", text(1),
+                      ", a split ", text(0), " beside an idle decode worker, ", text(1),
                       " beside 1 stream, ", text(4), " beside 4, ", text(16), " beside 16");
 }
 

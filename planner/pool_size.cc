@@ -67,7 +67,9 @@ std::optional<double> RunningStreams(const CostModel& model,
   if (free_share <= 0) {
     return std::nullopt;
   }
-  return std::max(tokens_per_second * each, tokens_per_second * fixed / free_share);
+  // With less than one stream on average, those that run have their steps to themselves.
+  const double alone = tokens_per_second * (fixed + each) / (1 - prefill_share);
+  return std::max(alone, tokens_per_second * fixed / free_share);
 }
 
 // The least number of workers for which `fits`; more never hurt.

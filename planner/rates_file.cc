@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -41,6 +42,30 @@ bool IsTooDeep(std::string_view text) {
 absl::Status Problem(const std::string& field, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
 }
+
+// Watches the parser's events for a name that an object already has: the parser itself would take
+// the last one.
+class DuplicateFinder {
+ public:
+  void Observe(Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) {
+      names_.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      names_.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      auto name = parsed.get<std::string>();
+      if (!names_.back().insert(name).second && duplicate_.empty()) {
+        duplicate_ = std::move(name);
+      }
+    }
+  }
+
+  const std::string& duplicate() const { return duplicate_; }  // empty: none
+
+ private:
+  std::vector<std::set<std::string>> names_;  // of the objects that are open
+  std::string duplicate_;
+};
 
 // Reads the members of one JSON object into fields, and names what is missing, extra or of another
 // type. `path` is in front of every field: "prefill[2].".
@@ -185,10 +210,18 @@ absl::StatusOr<MeasuredRates> ParseRates(const std::string& name, std::string_vi
     return Problem(name, absl::StrCat("nested deeper than ", kDeepestNesting));
   }
   Json root;
+  DuplicateFinder duplicates;
   try {
-    root = Json::parse(text.begin(), text.end());
+    root = Json::parse(text.begin(), text.end(),
+                       [&](int /*depth*/, Json::parse_event_t event, const Json& parsed) {
+                         duplicates.Observe(event, parsed);
+                         return true;
+                       });
   } catch (const Json::exception& error) {
     return Problem(name, absl::StrCat("not JSON: ", error.what()));
+  }
+  if (!duplicates.duplicate().empty()) {
+    return Problem(name, absl::StrCat(duplicates.duplicate(), ": twice in one object"));
   }
   if (!root.is_object()) {
     return Problem(name, "not a JSON object");

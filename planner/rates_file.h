@@ -9,7 +9,8 @@
 namespace baton {
 
 // The text of a rates file: JSON, nested no deeper than 8, with the members that planner/README.md
-// lists. A name that is not one of them is an error, so that a misspelt one is not overlooked.
+// lists. A name that is not one of them, or is there twice, is an error, so that a misspelt one is
+// not overlooked.
 // Pure; thread-safe.
 
 // INVALID_ARGUMENT "<name>: <field>: <problem>"; `name` is what the text is called, as a path.

@@ -8,6 +8,8 @@
 #include <map>
 #include <string>
 
+#include "planner/disaggregation.h"
+
 namespace baton {
 namespace {
 
@@ -154,6 +156,13 @@ TEST(Offload, BreaksEvenAtABandwidth) {
   EXPECT_NEAR(OffloadBytesPerSecond(0.2), 10e9, 1);
   EXPECT_NEAR(OffloadBytesPerSecond(0.08), 25e9, 1);
   EXPECT_NEAR(OffloadBytesPerSecond(0.02), 100e9, 1);
+}
+
+// A shared prefix of 6,000 tokens: computing it takes 150 ms, loading it as shipped 1,125.
+TEST(Offload, LosesOnTheExerciseAsShipped) {
+  EXPECT_NEAR(PrefillMs(6000), 150, 1e-9);
+  EXPECT_NEAR(6000 / 16 * OffloadConfig().load_ms_per_block, 1125, 1e-9);
+  EXPECT_GT(OffloadConfig().load_ms_per_block, OffloadBreakEvenMsPerBlock());
 }
 
 TEST(Offload, GetsSlowerWithTheLoadTimeAndQuickerWithSlots) {

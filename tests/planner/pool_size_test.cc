@@ -111,14 +111,16 @@ TEST_F(PoolSizeTest, KeepsItsOwnLimits) {
   EXPECT_EQ(sizes.split.prefill_workers, 3);
 }
 
+// Streams in a pool: arrivals times the time that each runs, at the steps that so many take.
 TEST_F(PoolSizeTest, ObeysLittlesLaw) {
-  const PoolSizes sizes = Size(question_);
-  // Streams in a pool: arrivals times the time that each runs.
-  const double arrivals = question_.requests_per_second / sizes.split.decode_workers;
-  EXPECT_NEAR(
-      sizes.split.running,
-      arrivals * question_.output_tokens * model_.DecodeStepSeconds(sizes.split.running, 1050),
-      sizes.split.running < 1 ? 1 : 1e-6);
+  for (const double rate : {0.01, 0.5, 2.0, 30.0}) {
+    PoolQuestion question = question_;
+    question.requests_per_second = rate;
+    const SplitPools split = Size(question).split;
+    const double arrivals = rate / split.decode_workers;
+    const double step = model_.DecodeStepSeconds(std::max(1.0, split.running), 1050);
+    EXPECT_NEAR(split.running, arrivals * question.output_tokens * step, 1e-6) << rate;
+  }
 }
 
 TEST_F(PoolSizeTest, GrowsWithTheRateAndShrinksWithLooserLimits) {

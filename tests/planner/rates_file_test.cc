@@ -82,6 +82,8 @@ TEST(RatesFile, RefusesWhatIsNoRatesFile) {
   EXPECT_THAT(Problem("{\"a\":" + std::string(9, '[') + std::string(9, ']') + "}"),
               HasSubstr("nested deeper"));
   EXPECT_THAT(Problem(std::string((16 << 20) + 1, ' ')), HasSubstr("larger than"));
+  EXPECT_THAT(Problem(R"({"version": 1, "layers": 2, "layers": 3})"),
+              HasSubstr("layers: twice in one object"));
   // Brackets inside a string are text.
   EXPECT_THAT(Problem("{\"" + std::string(50, '[') + "\\\"[[\": 1}"),
               HasSubstr("version: missing"));

@@ -146,6 +146,7 @@ TEST(Regions, GiveTheRangesOfTheOriginal) {
     std::vector<double> hits;
     std::vector<double> means;
     std::vector<double> crossings;
+    int published_p50 = 0;
     for (std::uint64_t seed = 0; seed < 400; ++seed) {
       const RegionResult result =
           Simulate({.policy = range.policy, .eviction = Eviction::kRandom, .eviction_seed = seed});
@@ -153,7 +154,10 @@ TEST(Regions, GiveTheRangesOfTheOriginal) {
       means.push_back(result.mean_ttft_ms);
       crossings.push_back(result.crossings);
       EXPECT_EQ(result.p99_ttft_ms, range.policy == kRoundRobin ? 930 : 800);
+      const double p50 = result.p50_ttft_ms;
+      published_p50 += (range.policy == kGlobal ? p50 == 145 || p50 == 155 : p50 == 800) ? 1 : 0;
     }
+    EXPECT_GE(published_p50, 396) << "all 400 in the original";
     // `slack`: how far the ends of two samples of 400 may lie apart.
     const auto check = [](std::vector<double> values, double low, double high, double mean,
                           double one, double slack) {
