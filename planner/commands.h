@@ -46,6 +46,7 @@ struct RegionsOptions {
   bool affinity = false;
   bool residency = false;
   std::int64_t eviction_seed = 0;
+  double prompt_tokens = 2048;  // measured
   double uncached_tokens = 64;  // measured: what even a hit has to compute
 };
 absl::StatusOr<Report> PlanRegions(const RegionsOptions& options, const Measured& measured);

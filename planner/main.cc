@@ -67,6 +67,7 @@ void AddRegions(baton::Flags& flags, baton::RegionsOptions& options) {
   flags.Integer("eviction-seed", &options.eviction_seed, 0, 0xFFFFFFFF, "for --eviction random");
   flags.Switch("affinity", &options.affinity, "local replica by prefix, not by queue depth");
   flags.Switch("residency", &options.residency, "requests stay in their zone: US, EU");
+  flags.Number("prompt", &options.prompt_tokens, 1, kMostTokens, "with --rates: prompt tokens");
   flags.Number("uncached", &options.uncached_tokens, 0, kMostTokens,
                "with --rates: tokens that a hit computes");
 }

@@ -1,6 +1,6 @@
 #include "planner/offload.h"
 
-#include <array>
+#include <algorithm>
 #include <set>
 
 #include "common/status_macros.h"
@@ -13,7 +13,10 @@ namespace {
 
 constexpr double kDecodeTokensPerMs = 0.15;
 constexpr int kBlockTokens = 16;
-constexpr std::array<int, 3> kPromptTokens = {2000, 4000, 8000};
+
+int BlocksOf(int tokens) {
+  return (tokens + kBlockTokens - 1) / kBlockTokens;
+}
 
 absl::Status Validate(const OffloadConfig& config) {
   RETURN_IF_ERROR(CheckRange("slots", config.slots.value_or(1), 1, 1e6));
@@ -21,13 +24,35 @@ absl::Status Validate(const OffloadConfig& config) {
   RETURN_IF_ERROR(CheckRange("prefixes", config.prefixes, 1, 1e6));
   RETURN_IF_ERROR(CheckRange("requests", config.requests, 1, 1e6));
   RETURN_IF_ERROR(CheckRange("store_ms_per_block", config.store_ms_per_block, 0, 1e9));
-  return CheckRange("load_ms_per_block", config.load_ms_per_block, 0, 1e9);
+  RETURN_IF_ERROR(CheckRange("load_ms_per_block", config.load_ms_per_block, 0, 1e9));
+  if (config.costs.has_value()) {
+    RETURN_IF_ERROR(
+        CheckRange("costs.decode_ms_per_token", config.costs->decode_ms_per_token, 0, 1e9));
+    for (std::size_t i = 0; i < kOffloadPromptTokens.size(); ++i) {
+      RETURN_IF_ERROR(CheckRange("costs.prefill_ms", config.costs->prefill_ms[i], 0, 1e9));
+      RETURN_IF_ERROR(CheckRange("costs.copy_ms", config.costs->copy_ms[i], 0, 1e9));
+    }
+  }
+  return absl::OkStatus();
+}
+
+OffloadCosts CourseCosts(const OffloadConfig& config) {
+  const double ms_per_block = config.policy == OffloadPolicy::kCpuOffload
+                                  ? config.store_ms_per_block
+                                  : config.load_ms_per_block;
+  OffloadCosts costs{.decode_ms_per_token = 1 / kDecodeTokensPerMs};
+  for (std::size_t i = 0; i < kOffloadPromptTokens.size(); ++i) {
+    costs.prefill_ms[i] = kOffloadPromptTokens[i] / kCoursePrefillTokensPerMs;
+    costs.copy_ms[i] = BlocksOf(kOffloadPromptTokens[i]) * ms_per_block;
+  }
+  return costs;
 }
 
 // Serves one request on one engine and adds up what it takes.
 class Simulation {
  public:
-  explicit Simulation(const OffloadConfig& config) : config_(config) {
+  explicit Simulation(const OffloadConfig& config)
+      : config_(config), costs_(config.costs.value_or(CourseCosts(config))) {
     for (int engine = 0; engine < config.engines; ++engine) {
       const auto seed = config.eviction_seed * 1000 + static_cast<std::uint64_t>(engine);
       local_.emplace_back(config.slots, config.eviction, seed);
@@ -36,7 +61,7 @@ class Simulation {
 
   void Serve(const OffloadRequest& request, std::size_t engine) {
     const double prefill_ms = PrefillOnEngine(request, local_[engine]);
-    const double decode_ms = request.output_tokens / kDecodeTokensPerMs;
+    const double decode_ms = request.output_tokens * costs_.decode_ms_per_token;
     result_.prefill_ms += prefill_ms;
     result_.decode_ms += decode_ms;
     result_.total_ms += prefill_ms + decode_ms;
@@ -52,27 +77,29 @@ class Simulation {
       return 0;
     }
     local.Insert(request.prefix);
-    const int blocks = (request.prompt_tokens + kBlockTokens - 1) / kBlockTokens;
+    const int blocks = BlocksOf(request.prompt_tokens);
+    const auto length = static_cast<std::size_t>(
+        std::find(kOffloadPromptTokens.begin(), kOffloadPromptTokens.end(), request.prompt_tokens) -
+        kOffloadPromptTokens.begin());
     if (config_.policy == OffloadPolicy::kSharedStore && store_.contains(request.prefix)) {
       ++result_.shared_hits;
       result_.blocks_loaded += blocks;
-      const double load_ms = blocks * config_.load_ms_per_block;
-      result_.load_ms += load_ms;
-      return load_ms;
+      result_.load_ms += costs_.copy_ms[length];
+      return costs_.copy_ms[length];
     }
     ++result_.misses;
-    double ms = request.prompt_tokens / kCoursePrefillTokensPerMs;
+    double ms = costs_.prefill_ms[length];
     if (config_.policy == OffloadPolicy::kCpuOffload) {
       result_.blocks_stored += blocks;
-      const double store_ms = blocks * config_.store_ms_per_block;
-      result_.store_ms += store_ms;
-      ms += store_ms;
+      result_.store_ms += costs_.copy_ms[length];
+      ms += costs_.copy_ms[length];
     }
     store_.insert(request.prefix);
     return ms;
   }
 
   const OffloadConfig& config_;  // owned by the caller of SimulateOffload
+  const OffloadCosts costs_;
   std::vector<PrefixSlots> local_;
   std::set<int> store_;
   OffloadResult result_;
@@ -106,7 +133,7 @@ std::vector<OffloadRequest> MakeOffloadWorkload(int requests, int prefixes, std:
   workload.reserve(static_cast<std::size_t>(requests));
   for (int i = 0; i < requests; ++i) {
     OffloadRequest request;
-    request.prompt_tokens = kPromptTokens[random.Below(kPromptTokens.size())];
+    request.prompt_tokens = kOffloadPromptTokens[random.Below(kOffloadPromptTokens.size())];
     request.output_tokens = static_cast<int>(random.Between(150, 400));
     request.prefix = static_cast<int>(random.Below(static_cast<std::uint32_t>(prefixes)));
     workload.push_back(request);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -21,6 +22,15 @@ enum class OffloadPolicy {
 };
 const char* OffloadPolicyName(OffloadPolicy policy);
 
+inline constexpr std::array<int, 3> kOffloadPromptTokens = {2000, 4000, 8000};
+
+// Times in place of the course's constants. The arrays go by kOffloadPromptTokens.
+struct OffloadCosts {
+  std::array<double, 3> prefill_ms{};
+  std::array<double, 3> copy_ms{};  // to host memory, or from the shared store
+  double decode_ms_per_token = 0;
+};
+
 struct OffloadConfig {
   OffloadPolicy policy = OffloadPolicy::kNativeOnly;
   Eviction eviction = Eviction::kFirstIn;
@@ -30,9 +40,10 @@ struct OffloadConfig {
   int requests = 200;            // 1 to 1,000,000
   std::uint64_t workload_seed = 7;
   std::uint64_t simulation_seed = 11;
-  std::uint64_t eviction_seed = 0;   // Eviction::kRandom only
-  double store_ms_per_block = 0.15;  // to host memory, kCpuOffload
-  double load_ms_per_block = 3.0;    // from the shared store
+  std::uint64_t eviction_seed = 0;    // Eviction::kRandom only
+  double store_ms_per_block = 0.15;   // to host memory, kCpuOffload
+  double load_ms_per_block = 3.0;     // from the shared store
+  std::optional<OffloadCosts> costs;  // absent: the course's, with the two above
 };
 
 // The course's configuration of a policy: only kNativeOnly has a bound on its prefixes.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,10 +24,22 @@ RegionConfig MakeConfig(const RegionsOptions& options, RegionPolicy policy, int 
           .residency = options.residency};
 }
 
-absl::StatusOr<Table> PolicyTable(const RegionsOptions& options) {
-  Table table{.key = "policies",
+// A hit computes what follows the prefix, a miss all of it.
+RegionCosts MeasuredCosts(const RegionsOptions& options, const CostModel& model) {
+  const double tokens = options.prompt_tokens;
+  const double cached = std::max(0.0, tokens - options.uncached_tokens);
+  return {.hit_ms = model.PrefillSeconds(PromptTokens{tokens, cached}) * 1000,
+          .miss_ms = model.PrefillSeconds(tokens) * 1000};
+}
+
+absl::StatusOr<Table> PolicyTable(const RegionsOptions& options,
+                                  const char* key,
+                                  const RegionCosts& costs) {
+  Table table{.key = key,
               .heading = absl::StrCat("1000 requests, 40 prefixes, 12 replicas of ", options.slots,
-                                      " slots, eviction ", options.eviction),
+                                      " slots, eviction ", options.eviction, ", hit ",
+                                      FormatNumber({costs.hit_ms, 2}), " ms, miss ",
+                                      FormatNumber({costs.miss_ms, 2}), " ms"),
               .columns = {{"policy", "policy"},
                           {"hits", "hits"},
                           {"mean_ttft_ms", "mean TTFT, ms"},
@@ -39,8 +52,9 @@ absl::StatusOr<Table> PolicyTable(const RegionsOptions& options) {
                           {"caching_replicas", "replicas that cache"},
                           {"cost_usd", "cost, USD"}}};
   for (const RegionPolicy policy : kPolicies) {
-    ASSIGN_OR_RETURN(const RegionResult result,
-                     SimulateRegions(MakeConfig(options, policy, static_cast<int>(options.slots))));
+    RegionConfig config = MakeConfig(options, policy, static_cast<int>(options.slots));
+    config.costs = costs;
+    ASSIGN_OR_RETURN(const RegionResult result, SimulateRegions(config));
     table.rows.push_back({RegionPolicyName(policy), Num(result.hits), Num(result.mean_ttft_ms, 3),
                           Num(result.p50_ttft_ms), Num(result.p99_ttft_ms), Num(result.crossings),
                           Num(result.evictions), Num(result.out_of_zone),
@@ -103,9 +117,10 @@ absl::StatusOr<Plot> SlotsPlot(const RegionsOptions& options) {
 }  // namespace
 
 absl::StatusOr<Report> PlanRegions(const RegionsOptions& options, const Measured& measured) {
+  RETURN_IF_ERROR(CheckRange("prompt", options.prompt_tokens, 1, 1e9));
   RETURN_IF_ERROR(CheckRange("uncached", options.uncached_tokens, 0, 1e9));
   Report report{.command = "regions", .mode = measured.model == nullptr ? "paper" : "measured"};
-  ASSIGN_OR_RETURN(Table policies, PolicyTable(options));
+  ASSIGN_OR_RETURN(Table policies, PolicyTable(options, "policies", {}));
   report.tables.push_back(std::move(policies));
   report.tables.push_back(CourseLengths());
   report.claim =
@@ -113,6 +128,9 @@ absl::StatusOr<Report> PlanRegions(const RegionsOptions& options, const Measured
       "even 440 is below the 720 ms saved at 2,048 tokens";
   if (measured.model != nullptr) {
     report.claim = MeasuredClaim(options, *measured.model);
+    ASSIGN_OR_RETURN(Table by_rates, PolicyTable(options, "measured_policies",
+                                                 MeasuredCosts(options, *measured.model)));
+    report.tables.push_back(std::move(by_rates));
     report.tables.push_back(MeasuredLengths(options, *measured.model));
     AddErrors(*measured.model, report);
   }

@@ -165,6 +165,19 @@ TEST(Offload, LosesOnTheExerciseAsShipped) {
   EXPECT_GT(OffloadConfig().load_ms_per_block, OffloadBreakEvenMsPerBlock());
 }
 
+TEST(Offload, TakesOtherCostsThanTheCourses) {
+  OffloadConfig config{.policy = OffloadPolicy::kSharedStore};
+  const double as_shipped = Simulate(config).total_ms;
+  config.costs = {{50, 100, 200}, {125 * 3.0, 250 * 3.0, 500 * 3.0}, 1 / 0.15};
+  EXPECT_NEAR(Simulate(config).total_ms, as_shipped, 1e-6);
+
+  config.costs->prefill_ms = {5000, 10'000, 20'000};  // loading is now the quicker way
+  const double native = Simulate({.costs = config.costs}).total_ms;
+  EXPECT_LT(Simulate(config).total_ms, native);
+  config.costs->copy_ms[1] = -1;
+  EXPECT_THAT(std::string(SimulateOffload(config).status().message()), HasSubstr("costs.copy_ms"));
+}
+
 TEST(Offload, GetsSlowerWithTheLoadTimeAndQuickerWithSlots) {
   double last = 0;
   for (const double ms : {0.0, 0.1, 0.4, 2.0, 9.0}) {
