@@ -140,6 +140,7 @@ void IncomingHandoff::StartAttempt() {
   request.set_expected_instance_id(attempt_->candidate.instance_id());
   *request.mutable_identity() = ToProto(context_.core.engine().identity());
   *request.mutable_sequence() = plan_.sequence;
+  request.set_first_token_only(!NeedsKv());
   LogEvent(LogLevel::kDebug, "handoff.requested",
            {{"request", plan_.request_id},
             {"handoff", attempt_->id.ToString()},
@@ -282,6 +283,9 @@ void IncomingHandoff::AdoptIfComplete() {
 }
 
 void IncomingHandoff::HandleCallEnd(const absl::Status& status) {
+  if (first_token_.has_value() && !NeedsKv()) {
+    return;  // it was all there is, and has ended the sequence
+  }
   if (attempt_->landed) {
     // All of the prompt is here; without a first token the last position is computed again for it.
     ContinueAfterFailure(status);

@@ -45,6 +45,9 @@ void OutgoingHandoff::Cancel(const absl::Status& why) {
 }
 
 void OutgoingHandoff::OnAdmitted(PinnedBlocks pin, int valid_blocks) {
+  if (ticket_.first_token_only) {
+    return;
+  }
   OfferRequest offer{.id = ticket_.id,
                      .epoch = ticket_.epoch,
                      .peer = ticket_.decode_instance,
@@ -76,6 +79,9 @@ void OutgoingHandoff::OnAdmitted(PinnedBlocks pin, int valid_blocks) {
 }
 
 void OutgoingHandoff::OnLayerComputed(LayerIndex layer, int first_block, int block_count) {
+  if (ticket_.first_token_only) {
+    return;
+  }
   core_.transfer().MarkReady(ticket_.id, {.first_block = first_block,
                                           .block_count = block_count,
                                           .first_layer = static_cast<int>(layer.value()),
@@ -88,7 +94,9 @@ void OutgoingHandoff::OnPromptLogprobs(std::vector<SelectedToken> tokens) {
 }
 
 void OutgoingHandoff::OnToken(const SelectedToken& token) {
-  core_.transfer().FinishComputing(ticket_.id);
+  if (!ticket_.first_token_only) {
+    core_.transfer().FinishComputing(ticket_.id);
+  }
   absl::MutexLock lock(&mutex_);
   first_token_ = token;
 }

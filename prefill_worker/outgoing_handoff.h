@@ -41,6 +41,7 @@ struct HandoffTicket {
   HandoffId id;
   std::uint64_t epoch = 0;
   InstanceId decode_instance;
+  bool first_token_only = false;  // no blocks are offered: nobody would fetch them
 };
 
 // The prefill side of one handoff: runs the prompt, offers its blocks from the moment they are

@@ -118,7 +118,8 @@ absl::StatusOr<HandoffTicket> PrefillService::CheckRequest(
   return HandoffTicket{.request_id = request.request_id(),
                        .id = *id,
                        .epoch = request.epoch(),
-                       .decode_instance = *peer};
+                       .decode_instance = *peer,
+                       .first_token_only = request.first_token_only()};
 }
 
 absl::StatusOr<std::uint64_t> PrefillService::Admit() {

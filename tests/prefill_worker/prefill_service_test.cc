@@ -63,6 +63,27 @@ TEST_F(PrefillServiceTest, AcceptsAtOnceAndSendsTheFirstToken) {
   ExpectIdle();  // B34, T12: the caller has gone before it fetched anything
 }
 
+// T18: with one token wanted nobody fetches, so nobody renews a lease: the call must not depend on
+// one, however long the prompt takes.
+TEST_F(PrefillServiceTest, OffersNoBlocksWhenOnlyTheFirstTokenIsWanted) {
+  v1::PrefillRequest request = ValidRequest(300);
+  std::vector<v1::PrefillEvent> events;
+  Call(request, events, 2);
+  ASSERT_EQ(events.size(), 2u);
+  const std::uint32_t expected = events[1].first_token().token();
+  request.set_handoff_id(std::string(HandoffId::Make().AsBytes()));
+  request.set_first_token_only(true);
+  events.clear();
+
+  const grpc::Status status = Call(request, events, 9);
+
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].first_token().token(), expected);
+  EXPECT_EQ(node_.core->transfer().stats().offers, 0);
+  ExpectIdle();
+}
+
 // T54, F36: a decode worker that would compute other tokens is refused in words.
 TEST_F(PrefillServiceTest, RefusesADifferentIdentityWithTheDifference) {
   v1::PrefillRequest request = ValidRequest(20);
