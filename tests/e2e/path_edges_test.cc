@@ -163,18 +163,23 @@ TEST_F(PathEdgesTest, OneAndTwoTokens) {
   }
 }
 
+// The prefill worker logs the end of everything it has offered, with the bytes it has sent.
 TEST_F(PathEdgesTest, OneTokenMovesNoBytes) {
-  v1::CompleteRequest request = GreedyRequest(TinyPrompt(4, 600), 1, v1::PATH_DISAGGREGATED);
-  request.set_request_id("moves-nothing");
+  const auto offer_of = [](const std::string& id, std::uint32_t max_tokens) {
+    v1::CompleteRequest request =
+        GreedyRequest(TinyPrompt(4, 600), max_tokens, v1::PATH_DISAGGREGATED);
+    request.set_request_id(id);
+    CompleteBy(v1::PATH_DISAGGREGATED, request);
+    EXPECT_TRUE(cluster_->WaitUntilIdle());
+    const std::string log = cluster_->prefill().process().ErrorOutput();
+    const std::size_t end = log.find(absl::StrCat("handoff.ended request=", id));
+    return end == std::string::npos ? "" : log.substr(end, log.find('\n', end) - end);
+  };
 
-  CompleteBy(v1::PATH_DISAGGREGATED, request);
-  ASSERT_TRUE(cluster_->WaitUntilIdle());
-
-  const std::string log = cluster_->prefill().process().ErrorOutput();
-  const std::size_t end = log.find("handoff.ended request=moves-nothing");
-  ASSERT_NE(end, std::string::npos);
-  const std::string line = log.substr(end, log.find('\n', end) - end);
-  EXPECT_NE(line.find(" bytes=0 "), std::string::npos) << line;
+  EXPECT_EQ(offer_of("moves-nothing", 1), "");
+  const std::string moved = offer_of("moves-blocks", 2);
+  EXPECT_NE(moved, "");
+  EXPECT_EQ(moved.find(" bytes=0 "), std::string::npos) << moved;
 }
 
 // T18: the first token may be the last of the text.
