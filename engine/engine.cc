@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <future>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -35,13 +36,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                      " bytes holds no block of ",
                                                      layout.block_bytes(), " bytes"));
   }
+  // The pool's pages are touched while the weights are read: where the system is slow to hand out
+  // memory, that is most of the start.
+  std::future<absl::StatusOr<std::unique_ptr<DeviceMemory>>> pool = std::async(
+      std::launch::async,
+      [&backend, bytes = blocks * layout.block_bytes()] { return backend.Allocate(bytes); });
   ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
                    Transformer::Load(checkpoint, backend,
                                      {.rows = options.limits.max_batch_tokens,
                                       .logit_rows = options.limits.max_sequences +
                                                     options.limits.max_logprob_rows}));
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory,
-                   backend.Allocate(blocks * layout.block_bytes()));
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, pool.get());
   return std::unique_ptr<Engine>(
       new Engine(options, checkpoint, backend, std::move(transformer), std::move(memory), layout));
 }

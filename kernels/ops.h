@@ -158,7 +158,7 @@ struct CopyArgs {
 // whatever else is in the batch, however a prompt is cut into chunks, and for any number of
 // threads.
 //
-// Not thread-safe: used only by the engine thread.
+// Not thread-safe: used only by the engine thread. Allocate alone may run beside other methods.
 class Backend {
  public:
   virtual ~Backend() = default;
