@@ -65,6 +65,7 @@ std::vector<int> IdlestCores(int count) {
     return cores;
   }
   std::map<int, std::int64_t> idle = IdleTicks();
+  // The system only counts: how idle a core is shows in what its count gains over some time.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   for (const auto& [core, ticks] : IdleTicks()) {
     idle[core] = ticks - idle[core];
