@@ -11,6 +11,7 @@
 #include "common/kv_layout.h"
 #include "common/strong_id.h"
 #include "kernels/bfloat16.h"
+#include "kernels/copy_direction.h"
 #include "kernels/select_tokens.h"
 #include "kernels/tensor_view.h"
 
@@ -142,8 +143,6 @@ struct PagedAttentionArgs {
   float scale = 0;              // 1 / sqrt(D)
   TensorView<BFloat16> output;  // [T, H, D]
 };
-
-enum class CopyDirection { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
 struct CopyArgs {
   std::byte* destination = nullptr;
