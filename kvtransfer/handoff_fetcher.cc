@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
 #include "common/log.h"
+#include "kvtransfer/checksum.h"
 
 namespace baton {
 namespace {
@@ -107,6 +108,9 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
   }
   ReceivePlan plan{.accept = true, .destinations = {}, .token = TransferToken(next_token_)};
   next_token_ += 2;
+  if (options_.pool.kind != MemoryKind::kHost) {
+    plan.verify = [this, token = plan.token](ConstParts payload) { return Verify(token, payload); };
+  }
   plan.destinations.reserve(data.blocks.size());
   const LayerSet layers(LayersOf(data));
   for (const std::uint32_t block : data.blocks) {
@@ -166,8 +170,10 @@ void HandoffFetcher::OnReceived(TransferToken token, const absl::Status& status)
     return;
   }
   const LayerSet layers(LayersOf(receive.data));
-  const bool intact = status.ok() && ChecksumHolds(entry, receive.data);
-  if (status.ok() && !intact) {
+  const bool intact =
+      status.ok() && (options_.pool.kind == MemoryKind::kHost ? ChecksumHolds(entry, receive.data)
+                                                              : receive.verified);
+  if (!intact && (status.ok() || absl::IsDataLoss(status))) {
     entry.checksum_failed = true;
     ++stats_.dropped[static_cast<std::size_t>(DropReason::kChecksum)];
     LogEvent(LogLevel::kWarn, "handoff.checksum_mismatch",
@@ -326,6 +332,15 @@ bool HandoffFetcher::ChecksumHolds(const Entry& entry, const wire::Data& data) c
     crc = Crc32c({reinterpret_cast<const char*>(piece.data()), piece.size()}, crc);
   }
   return crc == data.crc32c;
+}
+
+bool HandoffFetcher::Verify(TransferToken token, ConstParts payload) {
+  const auto found = receives_.find(token);
+  if (found == receives_.end()) {
+    return false;
+  }
+  found->second.verified = Checksum(payload) == found->second.data.crc32c;
+  return found->second.verified;
 }
 
 // Asks for every block that is not whole.

@@ -80,6 +80,7 @@ class HandoffFetcher {
   struct Receive {
     HandoffId handoff;
     wire::Data data;
+    bool verified = false;  // by Verify
   };
 
   TimePoint Now() const { return options_.clock->Now(); }
@@ -93,7 +94,10 @@ class HandoffFetcher {
   std::span<std::byte> Piece(const Entry& entry,
                              std::uint32_t source_index,
                              LayerRange layers) const;
+  // Of a pool in host memory.
   bool ChecksumHolds(const Entry& entry, const wire::Data& data) const;
+  // Of any other: on the payload's way there. Remembered in the receive.
+  bool Verify(TransferToken token, ConstParts payload);
 
   void SendFetch(Entry& entry);
   void AskAgainOrFail(Entry& entry);

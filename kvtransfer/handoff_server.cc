@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/crc32c.h"
 #include "common/log.h"
+#include "kvtransfer/checksum.h"
 
 namespace baton {
 namespace {
@@ -404,23 +404,28 @@ OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
       layout.layer_bytes * static_cast<std::size_t>(selection.layers.count);
   OutgoingMessage message;
   message.payload.reserve(selection.blocks.size());
-  std::uint32_t crc = 0;
   for (const std::uint32_t block : selection.blocks) {
     const std::byte* piece = options_.pool.base +
                              entry.request.blocks[block].value() * layout.block_bytes() +
                              static_cast<std::size_t>(selection.layers.first) * layout.layer_bytes;
     message.payload.emplace_back(piece, piece_bytes);
-    crc = Crc32c({reinterpret_cast<const char*>(piece), piece_bytes}, crc);
   }
-  message.header =
-      wire::Encode(wire::Data{.handoff = entry.request.id,
-                              .epoch = entry.request.epoch,
-                              .round = entry.fetch.round,
-                              .sequence = entry.round_messages,
-                              .first_layer = static_cast<std::uint16_t>(selection.layers.first),
-                              .layer_count = static_cast<std::uint16_t>(selection.layers.count),
-                              .crc32c = crc,
-                              .blocks = selection.blocks});
+  wire::Data data{.handoff = entry.request.id,
+                  .epoch = entry.request.epoch,
+                  .round = entry.fetch.round,
+                  .sequence = entry.round_messages,
+                  .first_layer = static_cast<std::uint16_t>(selection.layers.first),
+                  .layer_count = static_cast<std::uint16_t>(selection.layers.count),
+                  .blocks = selection.blocks};
+  if (options_.pool.kind == MemoryKind::kHost) {
+    data.crc32c = Checksum(message.payload);
+    message.header = wire::Encode(data);
+  } else {
+    message.seal = [data = std::move(data)](ConstParts payload) mutable {
+      data.crc32c = Checksum(payload);
+      return wire::Encode(data);
+    };
+  }
   message.token = TransferToken(next_token_);
   next_token_ += 2;
   return message;

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<TransferCore>> TransferCore::Create(
       core->transport_->RegisterRegion({.base = options.pool.base,
                                         .size_bytes = options.pool.layout.block_bytes() *
                                                       static_cast<std::size_t>(options.pool.blocks),
-                                        .kind = MemoryKind::kHost}));
+                                        .kind = options.pool.kind}));
   return core;
 }
 

@@ -16,6 +16,7 @@
 #include "common/sha256.h"
 #include "common/strong_id.h"
 #include "kvtransfer/handoff_state.h"
+#include "kvtransfer/memory_kind.h"
 
 namespace baton {
 
@@ -28,10 +29,15 @@ class RegionPin {
 
 // The KV pool of this process: `[blocks, layout.layers, layout.layer_bytes]`. Not owned; outlives
 // the service.
+//
+// A pool in device memory needs a transport that can move it, staged where it cannot do so itself
+// (staged/). No events cross this border: a layer is marked ready when its kernels have finished,
+// and a fetch has landed when its last copy has.
 struct PoolRegion {
   std::byte* base = nullptr;
   KvLayout layout;
   int blocks = 0;
+  MemoryKind kind = MemoryKind::kHost;
 };
 
 struct TransferTimes {

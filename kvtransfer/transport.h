@@ -13,10 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/strong_id.h"
+#include "kvtransfer/memory_kind.h"
 
 namespace baton {
-
-enum class MemoryKind { kHost, kCudaDevice };
 
 struct MemoryRegion {
   std::byte* base = nullptr;  // not owned; outlives the transport
@@ -35,19 +34,31 @@ using TransferToken = StrongId<struct TransferTokenTag, std::uint64_t>;
 inline constexpr std::size_t kMaxControlBytes = std::size_t{64} * 1024;
 inline constexpr std::size_t kMaxDataHeaderBytes = std::size_t{4} * 1024;
 
+// The parts of a payload in order, not owned.
+using ConstParts = std::span<const std::span<const std::byte>>;
+
 struct OutgoingMessage {
   std::string header;  // moved into the transport
   // In order; the memory stays the caller's until OnSent.
   std::vector<std::span<const std::byte>> payload;
   TransferToken token;
+  // Only with a payload in device memory, of which the host can take no checksum: makes the header,
+  // given the payload's bytes in host memory. Whoever copies them there calls it, once; no
+  // transport that moves host memory ever meets one.
+  std::function<std::string(ConstParts payload)> seal;
 };
 
-// Where the payload of an arriving message goes.
+// What becomes of the payload of an arriving message.
 struct ReceivePlan {
   bool accept = false;  // false: the payload is dropped unread
-  // In order; together exactly the payload's length.
+  // Accepted, but it waits, at the sender where the transport can, until Transport::Place.
+  bool later = false;
+  // In order; together exactly the payload's length. Empty when `later`.
   std::vector<std::span<std::byte>> destinations;
   TransferToken token;
+  // Only with destinations in device memory: whether the payload is intact, given its bytes in host
+  // memory. Whoever copies them from there to the destinations calls it before, once.
+  std::function<bool(ConstParts payload)> verify;
 };
 
 // What a transport reports. Called on the transfer thread, from Transport::Progress only; may call
@@ -62,7 +73,7 @@ class TransportHandler {
   // A message with a payload of `payload_bytes`, which has not been placed anywhere yet.
   virtual ReceivePlan OnData(PeerId peer, std::string_view header, std::size_t payload_bytes) = 0;
   // The destinations of an accepted plan are filled (OK) or will not be written any more (an
-  // error).
+  // error; DATA_LOSS when `verify` said no).
   virtual void OnReceived(PeerId peer, TransferToken token, const absl::Status& status) = 0;
   // The memory of a message that Send took will not be read any more. OK says no more than that:
   // whether the peer kept the bytes, only the peer can say.
@@ -97,6 +108,12 @@ class Transport {
   // Takes a message; OnSent follows exactly when OK is returned. Messages without a payload arrive
   // in order.
   virtual absl::Status Send(PeerId peer, OutgoingMessage message) = 0;
+
+  // Names the destinations of a plan that said `later`; OnReceived follows, from Progress. Nothing
+  // happens when the payload is gone with its connection: OnReceived has said so.
+  virtual void Place(PeerId peer,
+                     TransferToken token,
+                     std::vector<std::span<std::byte>> destinations) = 0;
 
   // Tears the connection down without waiting for anything in flight; OnClosed follows.
   virtual void Close(PeerId peer) = 0;

@@ -40,6 +40,11 @@ class FaultyTransport final : public Transport, public TransportHandler {
   absl::StatusOr<PeerId> Connect(const std::string& address) override {
     return inner_->Connect(address);
   }
+  void Place(PeerId peer,
+             TransferToken token,
+             std::vector<std::span<std::byte>> destinations) override {
+    inner_->Place(peer, token, std::move(destinations));
+  }
   void Close(PeerId peer) override { inner_->Close(peer); }
   std::string CarrierOf(PeerId peer) const override { return inner_->CarrierOf(peer); }
 

@@ -37,7 +37,8 @@ struct FaultLog {
 };
 
 // Wraps another transport and damages what is sent through it, the same way in every run with the
-// same messages. `log` is shared by the transport and whoever watches it.
+// same messages. A payload must be in host memory: staging goes around this, not inside. `log` is
+// shared by the transport and whoever watches it.
 TransportFactory MakeTransport(TransportFactory inner,
                                std::vector<Fault> faults,
                                std::shared_ptr<FaultLog> log = std::make_shared<FaultLog>());

@@ -150,6 +150,12 @@ class InprocTransport final : public Transport {
     return absl::OkStatus();
   }
 
+  void Place(PeerId peer,
+             TransferToken token,
+             std::vector<std::span<std::byte>> destinations) override {
+    placed_.push_back({.peer = peer, .token = token, .destinations = std::move(destinations)});
+  }
+
   void Close(PeerId peer) override {
     if (const auto found = ends_.find(peer); found != ends_.end() && !found->second.closing) {
       Cut(found->second);
@@ -168,26 +174,36 @@ class InprocTransport final : public Transport {
     for (Inbox::Event& event : events) {
       Handle(event);
     }
+    const std::vector<Placed> placed = std::exchange(placed_, {});
+    for (const Placed& one : placed) {
+      ReceivePlaced(one);
+    }
     const std::vector<PeerId> closing = std::exchange(closing_, {});
     for (const PeerId peer : closing) {
       ReportClosed(peer);
     }
-    return !events.empty() || !closing.empty();
+    return !events.empty() || !placed.empty() || !closing.empty();
   }
 
   std::optional<int> PrepareToSleep() override {
-    return closing_.empty() ? std::optional(inbox_->wakeup.fd()) : std::nullopt;
+    return closing_.empty() && placed_.empty() ? std::optional(inbox_->wakeup.fd()) : std::nullopt;
   }
 
   std::string CarrierOf(PeerId) const override { return "inproc"; }
 
  private:
   struct End {
-    std::shared_ptr<Link> link;        // shared with the other end
-    std::shared_ptr<Inbox> target;     // the other end's
-    std::deque<TransferToken> unsent;  // sent and not reported
+    std::shared_ptr<Link> link;                           // shared with the other end
+    std::shared_ptr<Inbox> target;                        // the other end's
+    std::deque<TransferToken> unsent;                     // sent and not reported
+    absl::flat_hash_map<TransferToken, Message> waiting;  // arrived, to be placed later
     bool closing = false;
     absl::Status why;
+  };
+  struct Placed {
+    PeerId peer;
+    TransferToken token;
+    std::vector<std::span<std::byte>> destinations;
   };
 
   PeerId AddEnd(std::shared_ptr<Link> link, std::shared_ptr<Inbox> target) {
@@ -196,6 +212,7 @@ class InprocTransport final : public Transport {
     ends_[peer] = {.link = std::move(link),
                    .target = std::move(target),
                    .unsent = {},
+                   .waiting = {},
                    .closing = false,
                    .why = {}};
     return peer;
@@ -225,7 +242,7 @@ class InprocTransport final : public Transport {
       return;
     }
     if (auto* message = std::get_if<Message>(&event.what)) {
-      Receive(peer, event, *message);
+      Receive(peer, *message);
     } else if (const auto* sent = std::get_if<Sent>(&event.what)) {
       std::erase(end.unsent, sent->token);
       handler_.OnSent(peer, sent->token, sent->status);
@@ -236,33 +253,63 @@ class InprocTransport final : public Transport {
     }
   }
 
-  void Receive(PeerId peer, const Inbox::Event& event, const Message& message) {
+  void Receive(PeerId peer, Message& message) {
     std::size_t payload_bytes = 0;
     for (const std::span<const std::byte> part : message.payload) {
       payload_bytes += part.size();
     }
     if (payload_bytes == 0) {
-      event.from->Put(
-          {.link = event.link, .from = inbox_, .what = Sent{message.token, absl::OkStatus()}});
+      AnswerSent(ends_.at(peer), message);
       handler_.OnControl(peer, message.header);
       return;
     }
     const ReceivePlan plan = handler_.OnData(peer, message.header, payload_bytes);
+    // Looked up again: the handler may have made connections.
+    End& end = ends_.at(peer);
+    if (plan.later) {
+      end.waiting[plan.token] = std::move(message);
+    } else if (plan.accept) {
+      Fill(peer, end, message, plan.token, plan.destinations);
+    } else {
+      AnswerSent(end, message);
+    }
+  }
+
+  void ReceivePlaced(const Placed& placed) {
+    const auto found = ends_.find(placed.peer);
+    if (found == ends_.end() || found->second.closing) {
+      return;
+    }
+    const auto waiting = found->second.waiting.find(placed.token);
+    if (waiting != found->second.waiting.end()) {
+      const Message message = std::move(waiting->second);
+      found->second.waiting.erase(waiting);
+      Fill(placed.peer, found->second, message, placed.token, placed.destinations);
+    }
+  }
+
+  void Fill(PeerId peer,
+            End& end,
+            const Message& message,
+            TransferToken token,
+            const std::vector<std::span<std::byte>>& destinations) {
     bool copied = false;
-    if (plan.accept) {
-      absl::MutexLock lock(&event.link->mutex);
-      if (!event.link->closed) {
-        Copy(message.payload, plan.destinations);
+    {
+      absl::MutexLock lock(&end.link->mutex);
+      if (!end.link->closed) {
+        Copy(message.payload, destinations);
         copied = true;
       }
     }
-    event.from->Put(
-        {.link = event.link, .from = inbox_, .what = Sent{message.token, absl::OkStatus()}});
-    if (plan.accept) {
-      handler_.OnReceived(
-          peer, plan.token,
-          copied ? absl::OkStatus() : absl::UnavailableError("connection closed by the peer"));
-    }
+    AnswerSent(end, message);
+    handler_.OnReceived(
+        peer, token,
+        copied ? absl::OkStatus() : absl::UnavailableError("connection closed by the peer"));
+  }
+
+  void AnswerSent(const End& end, const Message& message) {
+    end.target->Put(
+        {.link = end.link, .from = inbox_, .what = Sent{message.token, absl::OkStatus()}});
   }
 
   static void Copy(std::vector<std::span<const std::byte>> from,
@@ -287,6 +334,9 @@ class InprocTransport final : public Transport {
     for (const TransferToken token : end.unsent) {
       handler_.OnSent(peer, token, end.why);
     }
+    for (const auto& [token, message] : end.waiting) {
+      handler_.OnReceived(peer, token, end.why);
+    }
     handler_.OnClosed(peer, end.why);
   }
 
@@ -297,6 +347,7 @@ class InprocTransport final : public Transport {
   std::uint64_t next_peer_ = 1;
   absl::flat_hash_map<PeerId, End> ends_;
   absl::flat_hash_map<const Link*, PeerId> by_link_;
+  std::vector<Placed> placed_;
   std::vector<PeerId> closing_;
 };
 

@@ -33,6 +33,9 @@ class UcxTransport final : public Transport {
   absl::Status RegisterRegion(const MemoryRegion& region) override;
   absl::StatusOr<PeerId> Connect(const std::string& address) override;
   absl::Status Send(PeerId peer, OutgoingMessage message) override;
+  void Place(PeerId peer,
+             TransferToken token,
+             std::vector<std::span<std::byte>> destinations) override;
   void Close(PeerId peer) override;
   bool Progress() override;
   std::optional<int> PrepareToSleep() override;
@@ -45,8 +48,9 @@ class UcxTransport final : public Transport {
     UcxEvents::EndpointTag tag;
     ucp_ep_h handle = nullptr;
     bool closing = false;
-    int outstanding = 0;  // operations
-    absl::Status why;     // of the end
+    int outstanding = 0;                                  // operations
+    absl::flat_hash_map<TransferToken, Arrival> waiting;  // to be placed later
+    absl::Status why;                                     // of the end
     mutable std::string carrier;
   };
 
@@ -61,7 +65,12 @@ class UcxTransport final : public Transport {
 
   bool AcceptRequested();
   bool HandleArrivals();
-  void Receive(Endpoint& endpoint, Arrival& arrival);
+  void Receive(Endpoint& endpoint, Arrival arrival);
+  void Release(const Arrival& arrival);
+  void Fill(Endpoint& endpoint,
+            const Arrival& arrival,
+            TransferToken token,
+            std::span<const std::span<std::byte>> destinations);
   bool CloseFailed();
   bool ReportDone();
   void ReportClosedIfDrained(PeerId peer);
@@ -202,11 +211,16 @@ void UcxTransport::Close(PeerId peer) {
     return;
   }
   std::erase_if(events_.arrivals(), [&](const Arrival& arrival) {
-    if (arrival.peer == peer && arrival.descriptor != nullptr) {
-      ucp_am_data_release(worker_.get(), arrival.descriptor);
+    if (arrival.peer == peer) {
+      Release(arrival);
     }
     return arrival.peer == peer;
   });
+  for (const auto& [token, arrival] : endpoint->waiting) {
+    Release(arrival);
+    events_.Finish(StartOperation(*endpoint, OperationKind::kReceive, token), UCS_ERR_CANCELED);
+  }
+  endpoint->waiting.clear();
   endpoint->closing = true;
   if (endpoint->why.ok()) {
     endpoint->why = absl::CancelledError("closed here");
@@ -300,34 +314,62 @@ bool UcxTransport::HandleArrivals() {
     if (arrival.control) {
       handler_.OnControl(arrival.peer, arrival.header);
     } else if (Endpoint* endpoint = FindOpen(arrival.peer)) {
-      Receive(*endpoint, arrival);
+      Receive(*endpoint, std::move(arrival));
     }
   }
   return any;
 }
 
-void UcxTransport::Receive(Endpoint& endpoint, Arrival& arrival) {
+void UcxTransport::Receive(Endpoint& endpoint, Arrival arrival) {
   const ReceivePlan plan = handler_.OnData(arrival.peer, arrival.header, arrival.payload_bytes);
   if (!plan.accept || endpoint.closing) {
-    if (arrival.descriptor != nullptr) {
-      ucp_am_data_release(worker_.get(), arrival.descriptor);
-    }
+    Release(arrival);
     if (plan.accept) {
       handler_.OnReceived(arrival.peer, plan.token, endpoint.why);
     }
+  } else if (plan.later) {
+    endpoint.waiting[plan.token] = std::move(arrival);
+  } else {
+    Fill(endpoint, arrival, plan.token, plan.destinations);
+  }
+}
+
+void UcxTransport::Place(PeerId peer,
+                         TransferToken token,
+                         std::vector<std::span<std::byte>> destinations) {
+  Endpoint* endpoint = FindOpen(peer);
+  if (endpoint == nullptr) {
     return;
   }
+  if (const auto waiting = endpoint->waiting.find(token); waiting != endpoint->waiting.end()) {
+    const Arrival arrival = std::move(waiting->second);
+    endpoint->waiting.erase(waiting);
+    Fill(*endpoint, arrival, token, destinations);
+  }
+}
+
+// A long message that is not wanted any more: its sender is told that it is done.
+void UcxTransport::Release(const Arrival& arrival) {
+  if (arrival.descriptor != nullptr) {
+    ucp_am_data_release(worker_.get(), arrival.descriptor);
+  }
+}
+
+void UcxTransport::Fill(Endpoint& endpoint,
+                        const Arrival& arrival,
+                        TransferToken token,
+                        std::span<const std::span<std::byte>> destinations) {
+  Operation& operation = StartOperation(endpoint, OperationKind::kReceive, token);
   if (arrival.descriptor == nullptr) {
     const char* from = arrival.payload.data();
-    for (const std::span<std::byte> destination : plan.destinations) {
+    for (const std::span<std::byte> destination : destinations) {
       std::memcpy(destination.data(), from, destination.size());
       from += destination.size();
     }
-    handler_.OnReceived(arrival.peer, plan.token, absl::OkStatus());
+    events_.Finish(operation, UCS_OK);
     return;
   }
-  Operation& operation = StartOperation(endpoint, OperationKind::kReceive, plan.token);
-  for (const std::span<std::byte> destination : plan.destinations) {
+  for (const std::span<std::byte> destination : destinations) {
     operation.parts.push_back({.buffer = destination.data(), .length = destination.size()});
   }
   ucp_request_param_t params{};

@@ -107,6 +107,80 @@ TEST_P(TransportContract, DropsPayloadsNobodyWantsAndGoesOn) {
   EXPECT_TRUE(Both(server, client, [&] { return server.CountOf<wire::Pong>() == 1; }));
 }
 
+TEST_P(TransportContract, PlacesWhatWaitsWhenItIsToldWhere) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  std::uint64_t planned = 0;
+  server.plan = [&](std::size_t) {
+    return ReceivePlan{.accept = true, .later = true, .token = TransferToken(planned++)};
+  };
+  const std::vector<std::vector<std::byte>> payloads = {Pattern(100), Pattern(3 << 20)};
+  for (const std::vector<std::byte>& payload : payloads) {
+    ASSERT_TRUE(client.SendBytes(peer, "header", payload).ok());
+  }
+  ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
+  // What waits holds up nothing else.
+  ASSERT_TRUE(
+      Both(server, client, [&] { return planned == 2 && server.CountOf<wire::Pong>() == 1; }));
+  EXPECT_TRUE(server.received.empty());
+
+  // The other way round than they came.
+  for (const std::uint64_t token : {1, 0}) {
+    const std::vector<std::byte>& payload = payloads[token];
+    std::vector<std::byte> target(payload.size());
+    server.transport->Place(server.accepted[0], TransferToken(token),
+                            {std::span(target).first(10), std::span(target).subspan(10)});
+    const std::size_t before = server.received.size();
+    ASSERT_EQ(before, 1 - token) << "reported outside of Progress";
+    ASSERT_TRUE(Both(server, client, [&] { return server.received.size() > before; }));
+    EXPECT_TRUE(server.received.back().status.ok()) << server.received.back().status;
+    EXPECT_EQ(server.received.back().token, TransferToken(token));
+    EXPECT_EQ(payload, target);
+  }
+  EXPECT_TRUE(Both(server, client, [&] { return client.sent.size() == 3; }));
+}
+
+TEST_P(TransportContract, CloseAnswersForWhatWaits) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const std::vector<std::byte> small = Pattern(100);
+  const std::vector<std::byte> big = Pattern(3 << 20);
+  for (const bool server_closes : {false, true}) {
+    const PeerId peer = *client.transport->Connect(server.transport->address());
+    std::uint64_t planned = 0;
+    server.plan = [&](std::size_t) {
+      return ReceivePlan{.accept = true, .later = true, .token = TransferToken(planned++)};
+    };
+    const std::size_t sent = client.sent.size();
+    const std::size_t received = server.received.size();
+    const std::size_t closed = server.closed.size();
+    ASSERT_TRUE(client.SendBytes(peer, "header", small).ok());
+    ASSERT_TRUE(client.SendBytes(peer, "header", big).ok());
+    ASSERT_TRUE(Both(server, client, [&] { return planned == 2; }));
+
+    RawPeer& closer = server_closes ? server : client;
+    closer.transport->Close(server_closes ? server.accepted.back() : peer);
+    ASSERT_TRUE(Both(server, client, [&] {
+      return client.closed.size() == closed + 1 && server.closed.size() == closed + 1;
+    }));
+    EXPECT_EQ(client.sent.size(), sent + 2);
+    ASSERT_EQ(server.received.size(), received + 2);
+    EXPECT_FALSE(server.received.back().status.ok());
+    // Comes too late.
+    std::vector<std::byte> target(big.size());
+    server.transport->Place(server.accepted.back(), TransferToken(1), {target});
+    EXPECT_FALSE(WaitUntil(
+        [&] {
+          server.transport->Progress();
+          client.transport->Progress();
+          return server.received.size() > received + 2;
+        },
+        std::chrono::milliseconds(20)));
+    EXPECT_EQ(target, std::vector<std::byte>(big.size()));
+  }
+}
+
 // Invariant of every pin: after OnClosed nothing is under way, and every message has been answered
 // for.
 TEST_P(TransportContract, CloseAnswersForEverythingUnderWayExactlyOnce) {
