@@ -76,6 +76,17 @@ void ForwardBatch::AddRow(TokenId token, int position, int segment) {
   row_segments.push_back(static_cast<int>(entry_segment.size()));
 }
 
+void ForwardBatch::PadTo(int count) {
+  for (int row = rows(); row < count; ++row) {
+    tokens.push_back(kIdleToken);
+    rotation.push_back(0);
+    block.push_back(kIdleBlock);
+    offset.push_back(0);
+    row_segments.push_back(row_segments.back());
+    logit_rows.push_back(kIdleRow);
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const Checkpoint& checkpoint,
                                                                Backend& backend,
                                                                Limits limits) {
@@ -117,6 +128,12 @@ absl::Status Transformer::LoadWeights(const Checkpoint& checkpoint) {
 }
 
 absl::Status Transformer::AllocateActivations() {
+  ASSIGN_OR_RETURN(program_, backend_.PrepareSteps({.rows = limits_.rows,
+                                                    .logit_rows = limits_.logit_rows,
+                                                    .heads = config_.heads,
+                                                    .kv_heads = config_.kv_heads,
+                                                    .head_dim = config_.head_dim,
+                                                    .feed_forward = config_.feed_forward}));
   const auto allocate = [this](std::unique_ptr<DeviceMemory>& memory, int rows, int columns,
                                std::size_t element_bytes) -> absl::Status {
     ASSIGN_OR_RETURN(memory, backend_.Allocate(static_cast<std::size_t>(rows) *
@@ -144,9 +161,44 @@ absl::StatusOr<TensorView<const float>> Transformer::Forward(const ForwardBatch&
                                                    " logit rows exceeds ", limits_.rows, " and ",
                                                    limits_.logit_rows));
   }
-  const auto hidden = View<float>(hidden_, rows, config_.hidden);
-  RETURN_IF_ERROR(backend_.EmbedTokens(
-      {.tokens = batch.tokens, .embedding = embedding_.get(), .hidden = hidden}));
+  const StepInputs inputs = InputsOf(batch, pool, hooks);
+  const int padded_rows = backend_.PaddedRows(inputs);
+  if (padded_rows == rows) {
+    RETURN_IF_ERROR(backend_.RunStep(inputs, [&] { return RunOperations(batch, pool, hooks); }));
+  } else {
+    ForwardBatch padded = batch;
+    padded.PadTo(padded_rows);
+    RETURN_IF_ERROR(backend_.RunStep(InputsOf(padded, pool, hooks),
+                                     [&] { return RunOperations(padded, pool, hooks); }));
+  }
+  return TensorView<const float>(View<float>(logits_, logit_rows, config_.vocabulary));
+}
+
+StepInputs Transformer::InputsOf(const ForwardBatch& batch,
+                                 const KvPoolView& pool,
+                                 const StepHooks& hooks) const {
+  return {.program = program_,
+          .pool = pool,
+          .tokens = batch.tokens,
+          .rotation = batch.rotation,
+          .block = batch.block,
+          .offset = batch.offset,
+          .logit_rows = batch.logit_rows,
+          .segments = batch.segments,
+          .row_segments = batch.row_segments,
+          .entry_segment = batch.entry_segment,
+          .delta = batch.delta,
+          .visible_tokens = batch.visible_tokens,
+          .repeatable = !hooks.on_layer};
+}
+
+absl::Status Transformer::RunOperations(const ForwardBatch& batch,
+                                        const KvPoolView& pool,
+                                        const StepHooks& hooks) {
+  const int rows = batch.rows();
+  RETURN_IF_ERROR(backend_.EmbedTokens({.tokens = batch.tokens,
+                                        .embedding = embedding_.get(),
+                                        .hidden = View<float>(hidden_, rows, config_.hidden)}));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const LayerIndex index(static_cast<std::uint32_t>(i));
     if (hooks.is_abandoned && hooks.is_abandoned()) {
@@ -159,21 +211,21 @@ absl::StatusOr<TensorView<const float>> Transformer::Forward(const ForwardBatch&
     }
     RETURN_IF_ERROR(RunFeedForward(layers_[i], rows));
   }
-  const auto logits = View<float>(logits_, logit_rows, config_.vocabulary);
-  if (logit_rows == 0) {
-    return TensorView<const float>(logits);
-  }
+  return batch.logit_rows.empty() ? absl::OkStatus() : RunHead(batch);
+}
+
+absl::Status Transformer::RunHead(const ForwardBatch& batch) {
+  const int logit_rows = static_cast<int>(batch.logit_rows.size());
   const auto normed = View<BFloat16>(normed_, logit_rows, config_.hidden);
   RETURN_IF_ERROR(backend_.RmsNorm(
-      {.input = hidden,
+      {.input = View<float>(hidden_, batch.rows(), config_.hidden),
        .weight = {reinterpret_cast<const float*>(output_norm_->data()), config_.hidden},
        .epsilon = static_cast<float>(config_.rms_epsilon),
        .rows = batch.logit_rows,
        .output = normed}));
-  RETURN_IF_ERROR(backend_.MatMul({.input = normed,
-                                   .weight = head_ != nullptr ? head_.get() : embedding_.get(),
-                                   .output = logits}));
-  return TensorView<const float>(logits);
+  return backend_.MatMul({.input = normed,
+                          .weight = head_ != nullptr ? head_.get() : embedding_.get(),
+                          .output = View<float>(logits_, logit_rows, config_.vocabulary)});
 }
 
 absl::Status Transformer::RunAttention(const Layer& layer,

@@ -31,6 +31,8 @@ struct ForwardBatch {
   int rows() const { return static_cast<int>(tokens.size()); }
   // Adds a row that sees one segment, of which it is token `position`: every plain sequence.
   void AddRow(TokenId token, int position, int segment);
+  // Adds idle rows, each with an idle logit row, until there are `count` rows.
+  void PadTo(int count);
 };
 
 // The llama forward pass, written once against Backend: RMSNorm, rotary attention with grouped
@@ -81,6 +83,13 @@ class Transformer {
 
   absl::Status LoadWeights(const Checkpoint& checkpoint);
   absl::Status AllocateActivations();
+  StepInputs InputsOf(const ForwardBatch& batch,
+                      const KvPoolView& pool,
+                      const StepHooks& hooks) const;
+  absl::Status RunOperations(const ForwardBatch& batch,
+                             const KvPoolView& pool,
+                             const StepHooks& hooks);
+  absl::Status RunHead(const ForwardBatch& batch);
   absl::Status RunAttention(const Layer& layer,
                             LayerIndex index,
                             const ForwardBatch& batch,
@@ -95,6 +104,7 @@ class Transformer {
   const ModelConfig config_;
   Backend& backend_;
   const Limits limits_;
+  StepProgram program_;
 
   std::unique_ptr<RopeTable> rope_;
   std::unique_ptr<PackedWeight> embedding_;    // [V, E]; also the head of a tied model

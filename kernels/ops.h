@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv_layout.h"
@@ -71,8 +73,16 @@ struct KvPoolView {
 };
 KvPoolView MakeKvPoolView(std::byte* data, int blocks, const KvLayout& layout);
 
+// An idle row only fills a batch up to a size that a backend likes (Backend::PaddedRows). Its token
+// is kIdleToken, its block kIdleBlock, it has no entries in attention and is kIdleRow where rows
+// are taken; its outputs are zeros or whatever follows from zeros, and nothing is written for it
+// into the pool.
+inline constexpr TokenId kIdleToken{0xffffffff};
+inline constexpr BlockId kIdleBlock{0xffffffff};
+inline constexpr int kIdleRow = -1;
+
 struct EmbedTokensArgs {
-  std::span<const TokenId> tokens;          // [T]
+  std::span<const TokenId> tokens;          // [T]; kIdleToken: a row of zeros
   const PackedWeight* embedding = nullptr;  // [V, E]; may be the output head's own weight
   TensorView<float> hidden;                 // [T, E]
 };
@@ -82,7 +92,7 @@ struct RmsNormArgs {
   TensorView<const float> input;   // [T', E]
   TensorView<const float> weight;  // [E]
   float epsilon = 0;
-  std::span<const int> rows;    // [T] rows of input to take; empty: all, T = T'
+  std::span<const int> rows;    // [T] rows of input to take, kIdleRow: zeros; empty: all, T = T'
   TensorView<BFloat16> output;  // [T, E]
 };
 
@@ -109,7 +119,7 @@ struct RotateAndWriteKvArgs {
   TensorView<const float> value;  // [T, G, D]
   std::span<const int> rotation;  // [T] index of the token inside its segment
   const RopeTable* rope = nullptr;
-  std::span<const BlockId> block;  // [T]
+  std::span<const BlockId> block;  // [T]; kIdleBlock: nothing is written
   std::span<const int> offset;     // [T] slot inside the block, [0, kBlockTokens)
   KvPoolView pool;
   LayerIndex layer;
@@ -124,10 +134,11 @@ struct SegmentRef {
 
 // The context of row t is entries [row_segments[t], row_segments[t + 1]), in this order. With R(a)
 // the rotation by a positions, the score of key j of an entry's segment is scale * (R(delta) q) .
-// (R(j) k_j); one softmax runs over the visible keys of all entries. A row sees at least one key.
+// (R(j) k_j); one softmax runs over the visible keys of all entries. A row sees at least one key; a
+// row without entries is idle and gives zeros.
 //
 // Neighbouring rows with the same list of segments (a prefill chunk) are computed together where
-// that is faster; the result of a row does not depend on it.
+// that is faster. On a CPU the result of a row does not depend on it; see Backend.
 struct PagedAttentionArgs {
   TensorView<const float> query;  // [T, H, D], not rotated; H is a multiple of G
   KvPoolView pool;
@@ -151,13 +162,62 @@ struct CopyArgs {
   CopyDirection direction = CopyDirection::kDeviceToDevice;
 };
 
+// The shapes of a model's steps, and the most that one step holds.
+struct StepLimits {
+  int rows = 0;          // T
+  int logit_rows = 0;    // R
+  int heads = 0;         // H
+  int kv_heads = 0;      // G
+  int head_dim = 0;      // D
+  int feed_forward = 0;  // F
+};
+
+// What PrepareSteps made ready; no two of a process are equal.
+using StepProgram = StrongId<struct StepProgramTag>;
+
+// All lists that the operations of one step are given, in host memory. They must live until RunStep
+// returns. Meaning: the argument structs above.
+struct StepInputs {
+  StepProgram program;
+  KvPoolView pool;
+  std::span<const TokenId> tokens;  // [T]
+  std::span<const int> rotation;    // [T]
+  std::span<const BlockId> block;   // [T]
+  std::span<const int> offset;      // [T]
+  std::span<const int> logit_rows;  // [R]
+  std::span<const SegmentRef> segments;
+  std::span<const int> row_segments;    // [T + 1]
+  std::span<const int> entry_segment;   // [entries]
+  std::span<const int> delta;           // [entries]
+  std::span<const int> visible_tokens;  // [entries]
+  // Every step of this program and pool with as many rows and logit rows asks for the same
+  // operations on the same memory, and nobody looks at what one of them did before all are done: a
+  // backend may note the operations once and repeat them.
+  bool repeatable = false;
+};
+
+struct MemoryBudget {
+  std::size_t free_bytes = 0;       // what Allocate could still give, near enough
+  std::size_t workspace_bytes = 0;  // that the backend holds for itself: scratch, staging
+  // For a KV pool whose size nobody named, once weights and activations are there.
+  std::size_t default_pool_bytes = 0;
+};
+
 // One way to compute: the forward pass is written once against this class.
 //
-// On one backend, with one value of arithmetic(), the result of a row is the same bit for bit
-// whatever else is in the batch, however a prompt is cut into chunks, and for any number of
-// threads.
+// On the CPU, with one value of arithmetic(), the result of a row is the same bit for bit whatever
+// else is in the batch, however a prompt is cut into chunks, and for any number of threads.
 //
-// Not thread-safe: used only by the engine thread. Allocate alone may run beside other methods.
+// On CUDA a row is the same bit for bit whenever the same kernels compute it, idle rows and
+// repeated steps included. Two things choose kernels. Attention: a row whose neighbour has the same
+// list of segments goes to the prefill kernel, any other to the decode kernel; so a decoding
+// sequence's row does not depend on its batch, but a prompt's row may come out differently by
+// rounding when it is alone in its chunk. Matrix products: cuBLASLt's algorithm is chosen by the
+// number of rows, rounded up to a power of two; so a row may differ by rounding between batches of
+// different size. (Under emulation products are the same in every batch.)
+//
+// Not thread-safe: used only by the engine thread. Allocate and Memory alone may run beside other
+// methods.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -169,6 +229,7 @@ class Backend {
   virtual KvLayout LayoutFor(int layers, int kv_heads, int head_dim) const = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(std::size_t bytes) = 0;
+  virtual absl::StatusOr<MemoryBudget> Memory() = 0;
 
   // Reads every row once, in order, and rounds it to the backend's weight type. K must be even.
   virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows,
@@ -178,6 +239,18 @@ class Backend {
   // `frequencies` is [D/2], radians per position; see RopeFrequencies in kernels/rope.h.
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       std::span<const double> frequencies, int positions) = 0;
+
+  // Takes the scratch that steps within `limits` need. FAILED_PRECONDITION for a shape that the
+  // backend cannot compute.
+  virtual absl::StatusOr<StepProgram> PrepareSteps(const StepLimits& limits) = 0;
+  // The rows, idle ones included, that a step with these inputs is best given; logit rows grow by
+  // as many. At least the rows it has, and within the limits of its program.
+  virtual int PaddedRows(const StepInputs& inputs) = 0;
+  // Runs the operations of one step: `operations` asks for them. Lists in their arguments that are
+  // lists of `inputs` (the same memory) reach the device once for all of them. Gives the first
+  // error.
+  virtual absl::Status RunStep(const StepInputs& inputs,
+                               absl::FunctionRef<absl::Status()> operations) = 0;
 
   virtual absl::Status EmbedTokens(const EmbedTokensArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;

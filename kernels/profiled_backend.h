@@ -39,6 +39,7 @@ class ProfiledBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(std::size_t bytes) override {
     return inner_.Allocate(bytes);
   }
+  absl::StatusOr<MemoryBudget> Memory() override { return inner_.Memory(); }
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows,
                                                      int columns,
                                                      const RowReader& reader) override {
@@ -47,6 +48,16 @@ class ProfiledBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(std::span<const double> frequencies,
                                                            int positions) override {
     return inner_.MakeRopeTable(frequencies, positions);
+  }
+  absl::StatusOr<StepProgram> PrepareSteps(const StepLimits& limits) override {
+    return inner_.PrepareSteps(limits);
+  }
+  int PaddedRows(const StepInputs& inputs) override { return inner_.PaddedRows(inputs); }
+  // The operations of a repeated step are not asked for one by one, so they have no times of their
+  // own.
+  absl::Status RunStep(const StepInputs& inputs,
+                       absl::FunctionRef<absl::Status()> operations) override {
+    return inner_.RunStep(inputs, operations);
   }
 
   absl::Status EmbedTokens(const EmbedTokensArgs& args) override;

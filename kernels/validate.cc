@@ -123,7 +123,7 @@ absl::Status CheckSegments(const PagedAttentionArgs& args) {
   return absl::OkStatus();
 }
 
-// Entries of every row: in order, inside the lists, and not all invisible.
+// Entries of every row: in order, inside the lists, and not all invisible. An idle row has none.
 absl::Status CheckEntries(const PagedAttentionArgs& args) {
   constexpr const char* kOp = "paged_attention";
   const std::size_t entries = args.entry_segment.size();
@@ -152,7 +152,7 @@ absl::Status CheckEntries(const PagedAttentionArgs& args) {
                                  args.rope->positions()));
       sees_a_key = sees_a_key || args.visible_tokens[e] > 0;
     }
-    if (!sees_a_key) {
+    if (!sees_a_key && last > first) {
       return Wrong(kOp, absl::StrCat("row ", t, " sees no key"));
     }
   }
@@ -221,7 +221,9 @@ absl::Status Validate(const EmbedTokensArgs& args) {
   const int tokens = static_cast<int>(args.tokens.size());
   RETURN_IF_ERROR(CheckShape(kOp, "hidden", args.hidden, {2, tokens, args.embedding->columns()}));
   for (std::size_t t = 0; t < args.tokens.size(); ++t) {
-    RETURN_IF_ERROR(CheckIndex(kOp, "tokens", t, args.tokens[t].value(), args.embedding->rows()));
+    if (args.tokens[t] != kIdleToken) {
+      RETURN_IF_ERROR(CheckIndex(kOp, "tokens", t, args.tokens[t].value(), args.embedding->rows()));
+    }
   }
   return absl::OkStatus();
 }
@@ -232,7 +234,9 @@ absl::Status Validate(const RmsNormArgs& args) {
   RETURN_IF_ERROR(CheckShape(kOp, "weight", args.weight, {1, width}));
   RETURN_IF_ERROR(CheckShape(kOp, "input", args.input, {2, args.input.rows(), width}));
   for (std::size_t t = 0; t < args.rows.size(); ++t) {
-    RETURN_IF_ERROR(CheckIndex(kOp, "rows", t, args.rows[t], args.input.rows()));
+    if (args.rows[t] != kIdleRow) {
+      RETURN_IF_ERROR(CheckIndex(kOp, "rows", t, args.rows[t], args.input.rows()));
+    }
   }
   const int rows = args.rows.empty() ? args.input.rows() : static_cast<int>(args.rows.size());
   RETURN_IF_ERROR(CheckShape(kOp, "output", args.output, {2, rows, width}));
@@ -274,7 +278,9 @@ absl::Status Validate(const RotateAndWriteKvArgs& args) {
   RETURN_IF_ERROR(CheckCount(kOp, "offset", args.offset.size(), tokens));
   for (std::size_t t = 0; t < tokens; ++t) {
     RETURN_IF_ERROR(CheckIndex(kOp, "rotation", t, args.rotation[t], args.rope->positions()));
-    RETURN_IF_ERROR(CheckIndex(kOp, "block", t, args.block[t].value(), args.pool.blocks));
+    if (args.block[t] != kIdleBlock) {
+      RETURN_IF_ERROR(CheckIndex(kOp, "block", t, args.block[t].value(), args.pool.blocks));
+    }
     RETURN_IF_ERROR(CheckIndex(kOp, "offset", t, args.offset[t], kBlockTokens));
   }
   return absl::OkStatus();
@@ -317,6 +323,19 @@ absl::Status Validate(const SelectTokensArgs& args) {
 absl::Status Validate(const CopyArgs& args) {
   if (args.bytes > 0 && (args.destination == nullptr || args.source == nullptr)) {
     return Wrong("copy", args.source == nullptr ? "source is not set" : "destination is not set");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Validate(const StepLimits& limits) {
+  constexpr const char* kOp = "prepare_steps";
+  if (limits.rows <= 0 || limits.logit_rows < 0 || limits.feed_forward <= 0) {
+    return Wrong(kOp, "a limit is not positive");
+  }
+  if (limits.head_dim <= 0 || limits.kv_heads <= 0 || limits.heads <= 0 ||
+      limits.heads % limits.kv_heads != 0) {
+    return Wrong(kOp, absl::StrCat(limits.heads, " heads over ", limits.kv_heads,
+                                   " of keys, of dimension ", limits.head_dim));
   }
   return absl::OkStatus();
 }

@@ -19,6 +19,7 @@ absl::Status Validate(const PagedAttentionArgs& args);
 absl::Status Validate(const GatedMatMulArgs& args);
 absl::Status Validate(const SelectTokensArgs& args);
 absl::Status Validate(const CopyArgs& args);
+absl::Status Validate(const StepLimits& limits);
 
 absl::Status ValidateWeightShape(int rows, int columns);
 absl::Status ValidateRope(std::span<const double> frequencies, int positions);

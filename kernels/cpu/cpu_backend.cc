@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,6 +24,7 @@ namespace baton {
 namespace {
 
 constexpr int kMaxThreads = 256;
+constexpr std::size_t kDefaultPoolBytes = std::size_t{2} << 30;
 
 // Rows of small operations that one thread takes at a time.
 constexpr int kRowsPerShare = 8;
@@ -103,6 +106,7 @@ class CpuBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(std::size_t bytes) override {
     return AllocateHostMemory(bytes);
   }
+  absl::StatusOr<MemoryBudget> Memory() override;
 
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows,
                                                      int columns,
@@ -114,6 +118,18 @@ class CpuBackend final : public Backend {
                                                            int positions) override {
     RETURN_IF_ERROR(ValidateRope(frequencies, positions));
     return std::make_unique<CpuRopeTable>(frequencies, positions);
+  }
+
+  absl::StatusOr<StepProgram> PrepareSteps(const StepLimits& limits) override {
+    RETURN_IF_ERROR(Validate(limits));
+    return StepProgram(++programs_);
+  }
+  int PaddedRows(const StepInputs& inputs) override {
+    return static_cast<int>(inputs.tokens.size());
+  }
+  absl::Status RunStep(const StepInputs& /*inputs*/,
+                       absl::FunctionRef<absl::Status()> operations) override {
+    return operations();
   }
 
   absl::Status EmbedTokens(const EmbedTokensArgs& args) override;
@@ -154,6 +170,7 @@ class CpuBackend final : public Backend {
   std::vector<TokenSelector> selectors_;  // one for each thread
   HugePageArena weight_memory_;
   std::vector<float> gate_up_;  // [T, 2F] of GatedMatMulInTwoSteps
+  std::uint32_t programs_ = 0;
 };
 
 absl::StatusOr<const CpuPackedWeight*> OwnWeight(const char* op, const PackedWeight& weight) {
@@ -183,12 +200,27 @@ absl::StatusOr<const CpuRopeTable*> OwnRope(const char* op, const RopeTable& rop
   return own;
 }
 
+absl::StatusOr<MemoryBudget> CpuBackend::Memory() {
+  const long pages = sysconf(_SC_AVPHYS_PAGES);
+  const long page_bytes = sysconf(_SC_PAGESIZE);
+  if (pages < 0 || page_bytes < 0) {
+    return absl::InternalError("the system does not say how much memory is free");
+  }
+  return MemoryBudget{
+      .free_bytes = static_cast<std::size_t>(pages) * static_cast<std::size_t>(page_bytes),
+      .default_pool_bytes = kDefaultPoolBytes};
+}
+
 absl::Status CpuBackend::EmbedTokens(const EmbedTokensArgs& args) {
   RETURN_IF_ERROR(Validate(args));
   ASSIGN_OR_RETURN(const CpuPackedWeight* embedding, OwnWeight("embed_tokens", *args.embedding));
   ForRows(args.hidden.rows(), [&](int t) {
-    embedding->ReadRow(static_cast<int>(args.tokens[static_cast<std::size_t>(t)].value()),
-                       args.hidden.Row(t));
+    const TokenId token = args.tokens[static_cast<std::size_t>(t)];
+    if (token == kIdleToken) {
+      std::fill_n(args.hidden.Row(t), args.hidden.extent(1), 0.0f);
+    } else {
+      embedding->ReadRow(static_cast<int>(token.value()), args.hidden.Row(t));
+    }
   });
   return absl::OkStatus();
 }
@@ -197,6 +229,10 @@ absl::Status CpuBackend::RmsNorm(const RmsNormArgs& args) {
   RETURN_IF_ERROR(Validate(args));
   ForRows(args.output.rows(), [&](int t) {
     const int row = args.rows.empty() ? t : args.rows[static_cast<std::size_t>(t)];
+    if (row == kIdleRow) {
+      std::fill_n(args.output.Row(t), args.output.extent(1), BFloat16{});
+      return;
+    }
     kernels_.rms_norm_row(args.input.Row(row), args.weight.data(), args.epsilon,
                           args.weight.extent(0), Bits(args.output.Row(t)));
   });

@@ -42,8 +42,11 @@ void WriteKv(const RotateAndWriteKvArgs& args,
   std::vector<Run> runs;
   for (int t = 0; t < args.key.rows(); ++t) {
     const auto row = static_cast<std::size_t>(t);
-    if (t > 0 && args.block[row] == args.block[row - 1] &&
-        args.offset[row] == args.offset[row - 1] + 1) {
+    if (args.block[row] == kIdleBlock) {
+      continue;
+    }
+    if (!runs.empty() && runs.back().first + runs.back().count == t &&
+        args.block[row] == args.block[row - 1] && args.offset[row] == args.offset[row - 1] + 1) {
       ++runs.back().count;
     } else {
       runs.push_back({.first = t, .count = 1});
@@ -124,6 +127,12 @@ void CpuPagedAttention::RunTile(const PagedAttentionArgs& args,
   const int group = args.query.extent(1) / args.pool.kv_heads;
   const int first_entry = args.row_segments[static_cast<std::size_t>(rows.first)];
   const int entries = args.row_segments[static_cast<std::size_t>(rows.first) + 1] - first_entry;
+  if (entries == 0) {  // idle rows
+    for (int t = rows.first; t < rows.first + rows.count; ++t) {
+      std::fill_n(&args.output(t, head * group, 0), group * args.pool.head_dim, BFloat16{});
+    }
+    return;
+  }
   kernels_.attention_tile({.query = &args.query(rows.first, head * group, 0),
                            .query_stride = args.query.row_stride(),
                            .output = &args.output(rows.first, head * group, 0).bits,

@@ -35,6 +35,17 @@ class FakeBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(std::size_t) override {
     return absl::ResourceExhaustedError("allocate");
   }
+  absl::StatusOr<MemoryBudget> Memory() override { return absl::ResourceExhaustedError("memory"); }
+  absl::StatusOr<StepProgram> PrepareSteps(const StepLimits& limits) override {
+    return StepProgram(static_cast<std::uint32_t>(limits.rows));
+  }
+  int PaddedRows(const StepInputs& inputs) override {
+    return static_cast<int>(inputs.tokens.size()) + 3;
+  }
+  absl::Status RunStep(const StepInputs& inputs,
+                       absl::FunctionRef<absl::Status()> operations) override {
+    return inputs.repeatable ? absl::OkStatus() : operations();
+  }
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int, int, const RowReader&) override {
     auto weight = std::make_unique<FakeWeight>();
     packed = weight.get();
@@ -89,6 +100,12 @@ TEST_F(ProfiledBackendTest, AnswersAreThoseOfTheInnerBackend) {
   EXPECT_EQ(profiled.LayoutFor(7, 1, 16).layers, 7);
   EXPECT_EQ(profiled.Allocate(1).status(), fake_.Allocate(1).status());
   EXPECT_EQ(profiled.MakeRopeTable({}, 1).status(), fake_.MakeRopeTable({}, 1).status());
+  EXPECT_EQ(profiled.Memory().status(), fake_.Memory().status());
+  EXPECT_EQ(*profiled.PrepareSteps({.rows = 5}), StepProgram(5));
+  EXPECT_EQ(profiled.PaddedRows({}), 3);
+  const auto abort = [] { return absl::AbortedError("an operation"); };
+  EXPECT_EQ(profiled.RunStep({}, abort), abort());
+  EXPECT_TRUE(profiled.RunStep({.repeatable = true}, abort).ok());
   const auto weight = profiled.Pack(48, 32, nullptr);
   ASSERT_TRUE(weight.ok());
   EXPECT_EQ(weight->get(), fake_.packed);

@@ -90,6 +90,34 @@ TEST_F(ValidateTest, AcceptsWhatIsRight) {
   }
 }
 
+TEST_F(ValidateTest, AcceptsIdleRows) {
+  tokens_[0] = kIdleToken;
+  rows_[1] = kIdleRow;
+  blocks_[1] = kIdleBlock;
+  for (const absl::Status& status : {Validate(Embed()), Validate(Norm()), Validate(Write())}) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  blocks_[1] = BlockId(0);
+  row_segments_ = {0, 0, 2};
+  EXPECT_TRUE(Validate(Attend()).ok()) << Validate(Attend());
+}
+
+TEST_F(ValidateTest, NamesTheFieldOfStepLimits) {
+  const auto prepare = [this](const StepLimits& limits) {
+    return backend_->PrepareSteps(limits).status();
+  };
+  const StepLimits good{
+      .rows = 4, .logit_rows = 2, .heads = 4, .kv_heads = 2, .head_dim = 8, .feed_forward = 16};
+  EXPECT_TRUE(prepare(good).ok());
+  EXPECT_NE(*backend_->PrepareSteps(good), *backend_->PrepareSteps(good));
+  StepLimits limits = good;
+  limits.kv_heads = 3;
+  ExpectRefused(prepare(limits), "prepare_steps", "4 heads over 3");
+  limits = good;
+  limits.rows = 0;
+  ExpectRefused(prepare(limits), "prepare_steps", "a limit");
+}
+
 TEST_F(ValidateTest, NamesTheFieldOfAGatedMatMul) {
   const MatMulArgs product = MatMul();  // the weight is [6, 4]
   const GatedMatMulArgs good = {
@@ -131,8 +159,8 @@ TEST_F(ValidateTest, NamesTheFieldOfAnEmbeddingAndANorm) {
   RmsNormArgs norm = Norm();
   rows_[0] = 3;
   ExpectRefused(backend_->RmsNorm(norm), "rms_norm", "rows[0] is 3");
-  rows_[0] = -1;
-  ExpectRefused(backend_->RmsNorm(norm), "rms_norm", "rows[0] is -1");
+  rows_[0] = -2;
+  ExpectRefused(backend_->RmsNorm(norm), "rms_norm", "rows[0] is -2");
   norm = Norm();
   norm.rows = {};
   ExpectRefused(backend_->RmsNorm(norm), "rms_norm", "output is [2, 4], needs [3, 4]");
@@ -201,8 +229,6 @@ TEST_F(ValidateTest, NamesTheFieldOfAnAttention) {
   refused("row_segments");
   row_segments_ = {0, 2};
   refused("row_segments has 2 elements, needs 3");
-  row_segments_ = {0, 0, 2};
-  refused("row 0 sees no key");
   row_segments_ = {0, 1, 2};
   PagedAttentionArgs args = Attend();
   args.scale = 0;
