@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/failpoint.h"
 #include "decode_worker/choice_seed.h"
 #include "proto/status_conversion.h"
 #include "worker/token_conversion.h"
@@ -192,6 +193,7 @@ void DecodeSession::TakePromptLogprobs(const std::vector<SelectedToken>& tokens)
 }
 
 void DecodeSession::TakeToken(std::size_t index, const SelectedToken& token) {
+  HitFailpoint("decode.streaming").IgnoreError();
   bool over = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -225,6 +227,7 @@ void DecodeSession::Emit(Choice& choice, std::uint32_t index, const SelectedToke
 }
 
 void DecodeSession::EndChoice(std::size_t index, const SequenceEnd& end) {
+  HitFailpoint("decode.finishing").IgnoreError();
   bool failed = false;
   bool all = false;
   {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "proto/identity_conversion.h"
 #include "proto/status_conversion.h"
@@ -131,6 +132,7 @@ bool IncomingHandoff::IsMostlyHere() const {
 }
 
 void IncomingHandoff::StartAttempt() {
+  HitFailpoint("decode.kLeased").IgnoreError();
   attempt_ = std::make_shared<Attempt>(shared_from_this(), plan_.candidates[next_candidate_++]);
   v1::PrefillRequest request;
   request.set_request_id(plan_.request_id);

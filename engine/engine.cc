@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/check.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 
@@ -166,6 +167,7 @@ void Engine::Adopt(SequenceId id) {
     sequence.computed = sequence.prompt_tokens();
     RegisterBlocks(sequence);
     EndIfComplete(sequence);
+    HitFailpoint("decode.kAdopted").IgnoreError();
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "kvtransfer/checksum.h"
 
@@ -403,6 +404,7 @@ void HandoffFetcher::Land(Entry& entry) {
   MustMove(entry.state, State::kLanded);
   entry.stats.last_byte = Now();
   entry.stats.transport = transport_.CarrierOf(*entry.source);
+  HitFailpoint("decode.kLanded").IgnoreError();
   connections_.SendControl(*entry.source, wire::Ack{.handoff = id, .epoch = entry.request.epoch});
   connections_.RemoveHandoff(*entry.source);
   --stats_.fetches;

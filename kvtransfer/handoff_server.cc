@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "kvtransfer/checksum.h"
 
@@ -71,6 +72,7 @@ void HandoffServer::FinishComputing(HandoffId id) {
   Entry* entry = FindOpen(id);
   if (entry != nullptr && entry->state == State::kComputing) {
     MustMove(entry->state, State::kServing);
+    HitFailpoint("prefill.kServing").IgnoreError();
     SayCompleteIfAllSent(*entry);
   }
 }
@@ -376,7 +378,7 @@ bool HandoffServer::SendNext(Entry& entry) {
     return false;
   }
   const PieceSchedule::Selection selection = entry.pieces.Select(options_.message_bytes);
-  if (!MaySend(entry, selection)) {
+  if (!MaySend(entry, selection) || !HitFailpoint("prefill.hold_pieces").ok()) {
     return false;
   }
   OutgoingMessage message = MakeMessage(entry, selection);

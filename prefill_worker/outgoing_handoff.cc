@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 
 namespace baton {
@@ -79,6 +80,7 @@ void OutgoingHandoff::OnAdmitted(PinnedBlocks pin, int valid_blocks) {
 }
 
 void OutgoingHandoff::OnLayerComputed(LayerIndex layer, int first_block, int block_count) {
+  HitFailpoint("prefill.kComputing").IgnoreError();
   if (ticket_.first_token_only) {
     return;
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/check.h"
+#include "common/failpoint.h"
 #include "common/status_macros.h"
 #include "proto/identity_conversion.h"
 #include "proto/status_conversion.h"
@@ -82,6 +83,11 @@ grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(
   accepted.mutable_accepted()->set_instance_id(std::string(core_.instance().AsBytes()));
   accepted.mutable_accepted()->set_kv_address(core_.transfer().address());
   handle->Send(std::move(accepted));
+  if (absl::Status status = HitFailpoint("prefill.kQueued"); !status.ok()) {
+    Remove(*number);
+    handle->End(status);
+    return stream;
+  }
 
   auto handoff = std::make_shared<OutgoingHandoff>(
       core_, *std::move(ticket), std::make_shared<StreamObserver>(handle, request->sequence()));

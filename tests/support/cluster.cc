@@ -37,9 +37,12 @@ std::vector<std::string> Join(std::vector<std::string> first,
 
 }  // namespace
 
-ServerProcess::ServerProcess(std::string role, std::vector<std::string> flags)
+ServerProcess::ServerProcess(std::string role,
+                             std::vector<std::string> flags,
+                             std::string failpoint_folder)
     : role_(std::move(role)),
       flags_(std::move(flags)),
+      failpoint_folder_(std::move(failpoint_folder)),
       address_(absl::StrCat("127.0.0.1:", port_.number())),
       channel_(MakeTestChannel(address_)) {
   flags_.insert(flags_.end(), {"--listen", address_, "--log-level", "debug"});
@@ -52,7 +55,17 @@ absl::Status ServerProcess::Start() {
 
 absl::Status ServerProcess::Launch() {
   process_.reset();
-  ASSIGN_OR_RETURN(process_, ChildProcess::Start(ProgramPath("baton-" + role_), flags_));
+  const std::string program = ProgramPath("baton-" + role_);
+  if (failpoint_folder_.empty()) {
+    ASSIGN_OR_RETURN(process_, ChildProcess::Start(program, flags_));
+  } else {
+    // `env` becomes the program: the process stays the same.
+    ASSIGN_OR_RETURN(
+        process_, ChildProcess::Start("/usr/bin/env",
+                                      Join({absl::StrCat("BATON_FAILPOINT_DIR=", failpoint_folder_),
+                                            program + "-failpoints"},
+                                           flags_)));
+  }
   return absl::OkStatus();
 }
 
@@ -105,41 +118,45 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
   std::unique_ptr<Cluster> cluster(new Cluster());
   const std::vector<std::string> worker_flags = Join(
       Join(options.model.Flags(), {"--kv-pool-size", options.kv_pool_size}), options.worker_flags);
-  cluster->decode_ = std::make_unique<ServerProcess>("decode", worker_flags);
   std::vector<std::string> router_flags = Join(options.model.Flags(), options.router_flags);
-  router_flags = Join(std::move(router_flags), {"--decode", cluster->decode_->address()});
-  for (int i = 0; i < options.prefill_workers; ++i) {
-    cluster->prefill_.push_back(std::make_unique<ServerProcess>("prefill", worker_flags));
-    router_flags =
-        Join(std::move(router_flags), {"--prefill", cluster->prefill_.back()->address()});
-  }
-  cluster->router_ = std::make_unique<ServerProcess>("router", router_flags);
+  const auto add = [&](const char* role, int count, auto& workers) {
+    for (int i = 0; i < count; ++i) {
+      workers.push_back(
+          std::make_unique<ServerProcess>(role, worker_flags, options.failpoint_folder));
+      router_flags.insert(router_flags.end(),
+                          {absl::StrCat("--", role), workers.back()->address()});
+    }
+  };
+  add("decode", options.decode_workers, cluster->decode_);
+  add("prefill", options.prefill_workers, cluster->prefill_);
+  cluster->router_ =
+      std::make_unique<ServerProcess>("router", router_flags, options.failpoint_folder);
   // They load at the same time; the router is ready once it has seen the decode worker.
-  RETURN_IF_ERROR(cluster->decode_->Launch());
-  for (const auto& prefill : cluster->prefill_) {
-    RETURN_IF_ERROR(prefill->Launch());
+  for (const auto* workers : {&cluster->decode_, &cluster->prefill_}) {
+    for (const auto& worker : *workers) {
+      RETURN_IF_ERROR(worker->Launch());
+    }
   }
   RETURN_IF_ERROR(cluster->router_->Launch());
-  RETURN_IF_ERROR(cluster->decode_->AwaitReady());
-  for (const auto& prefill : cluster->prefill_) {
-    RETURN_IF_ERROR(prefill->AwaitReady());
+  for (const auto* workers : {&cluster->decode_, &cluster->prefill_}) {
+    for (const auto& worker : *workers) {
+      RETURN_IF_ERROR(worker->AwaitReady());
+    }
   }
   RETURN_IF_ERROR(cluster->router_->AwaitReady());
   cluster->client_ = std::make_unique<CompletionsClient>(cluster->router_->address());
-  if (!cluster->WaitForUsableWorkers(1 + options.prefill_workers)) {
+  if (!cluster->WaitForUsableWorkers(options.decode_workers + options.prefill_workers)) {
     return absl::DeadlineExceededError("the router does not find its workers");
   }
   return cluster;
 }
 
 bool Cluster::WaitUntilIdle(std::chrono::milliseconds patience) const {
-  return WaitUntil(
-      [this] {
-        return decode_->IsIdle() &&
-               std::all_of(prefill_.begin(), prefill_.end(),
-                           [](const auto& worker) { return worker->IsIdle(); });
-      },
-      patience);
+  const auto all_idle = [](const auto& workers) {
+    return std::all_of(workers.begin(), workers.end(),
+                       [](const auto& worker) { return worker->IsIdle(); });
+  };
+  return WaitUntil([&] { return all_idle(decode_) && all_idle(prefill_); }, patience);
 }
 
 bool Cluster::WaitForUsableWorkers(int count, std::chrono::milliseconds patience) const {
@@ -170,8 +187,11 @@ bool Cluster::IsKnown(const v1::WorkerStatus& status) const {
     const absl::StatusOr<v1::WorkerDescription> now = server.Describe();
     return now.ok() && now->instance_id() == status.description().instance_id();
   };
-  return is_it(*decode_) || std::any_of(prefill_.begin(), prefill_.end(),
-                                        [&](const auto& worker) { return is_it(*worker); });
+  const auto any = [&](const auto& workers) {
+    return std::any_of(workers.begin(), workers.end(),
+                       [&](const auto& worker) { return is_it(*worker); });
+  };
+  return any(decode_) || any(prefill_);
 }
 
 }  // namespace baton

@@ -22,8 +22,11 @@ namespace baton {
 // Not thread-safe: started, and therefore kept alive, by one thread (see ChildProcess).
 class ServerProcess {
  public:
-  // `role` as in the ready line: "router", "prefill", "decode". Nothing runs before Launch.
-  ServerProcess(std::string role, std::vector<std::string> flags);
+  // `role` as in the ready line: "router", "prefill", "decode". Nothing runs before Launch. With a
+  // failpoint folder it is the test build of the server (tests/support/failpoint_control.h).
+  ServerProcess(std::string role,
+                std::vector<std::string> flags,
+                std::string failpoint_folder = "");
 
   // Launch, and AwaitReady.
   absl::Status Start();
@@ -51,6 +54,7 @@ class ServerProcess {
  private:
   const std::string role_;
   std::vector<std::string> flags_;
+  const std::string failpoint_folder_;
   const ReservedPort port_;
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs made from it
@@ -64,9 +68,12 @@ struct ClusterOptions {
   int prefill_workers = 1;
   std::vector<std::string> worker_flags;
   std::vector<std::string> router_flags;
+  int decode_workers = 1;
+  std::string failpoint_folder;  // of all servers; empty: the servers as they are deployed
 };
 
-// A decode worker, prefill workers and a router over them. Everything is killed by the destructor.
+// Decode workers (one unless asked otherwise), prefill workers and a router over them. Everything
+// is killed by the destructor.
 //
 // Not thread-safe, as ServerProcess.
 class Cluster {
@@ -75,7 +82,7 @@ class Cluster {
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const ClusterOptions& options = {});
 
   ServerProcess& router() { return *router_; }
-  ServerProcess& decode() { return *decode_; }
+  ServerProcess& decode(std::size_t number = 0) { return *decode_[number]; }
   ServerProcess& prefill(std::size_t number = 0) { return *prefill_[number]; }
   // Of the router.
   const CompletionsClient& client() const { return *client_; }
@@ -91,7 +98,7 @@ class Cluster {
   Cluster() = default;
   bool IsKnown(const v1::WorkerStatus& status) const;
 
-  std::unique_ptr<ServerProcess> decode_;
+  std::vector<std::unique_ptr<ServerProcess>> decode_;
   std::vector<std::unique_ptr<ServerProcess>> prefill_;
   std::unique_ptr<ServerProcess> router_;
   std::unique_ptr<CompletionsClient> client_;
