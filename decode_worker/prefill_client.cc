@@ -3,7 +3,6 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "common/status_macros.h"
 #include "proto/grpc_runtime.h"
+#include "proto/peer_channel.h"
 #include "proto/status_conversion.h"
 
 namespace baton {
@@ -25,13 +25,6 @@ struct PrefillClient::Peer {
 };
 
 namespace {
-
-// A worker that comes back on its port is found again within half a second.
-constexpr int kFirstReconnectMs = 50;
-constexpr int kLongestReconnectMs = 500;
-// Despite its name the minimum of the back-off is how long a try to connect may take: on a busy
-// machine a good deal longer than the pause after one that was refused.
-constexpr int kConnectMs = 1000;
 
 // Lives from StartCall to OnDone; deletes itself there, as gRPC's reactors do.
 class PrefillReactor final : public grpc::ClientReadReactor<v1::PrefillEvent> {
@@ -99,17 +92,9 @@ std::shared_ptr<PrefillClient::Peer> PrefillClient::PeerAt(const std::string& ad
   absl::MutexLock lock(&mutex_);
   std::shared_ptr<Peer>& peer = peers_[address];
   if (peer == nullptr) {
-    grpc::ChannelArguments arguments;
-    // The log probabilities of a long prompt come with the first token, several MiB of them.
-    arguments.SetMaxReceiveMessageSize(-1);
-    // Workers are reached directly, whatever proxy the environment names.
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
     peer = std::make_shared<Peer>();
     peer->stub = v1::PrefillWorker::NewStub(
-        grpc::CreateCustomChannel(address, credentials_->channel, arguments));
+        grpc::CreateCustomChannel(address, credentials_->channel, PeerChannelArguments()));
   }
   return peer;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "router/generate_reactor.h"
 
@@ -22,7 +23,11 @@ RoutedGeneration::RoutedGeneration(Fleet& fleet,
     : fleet_(fleet), options_(options), job_(std::move(job)), observer_(std::move(observer)) {}
 
 void RoutedGeneration::Begin() {
-  if (absl::Status status = Try(); !status.ok()) {
+  absl::Status status = HitFailpoint("router.admitted");
+  if (status.ok()) {
+    status = Try();
+  }
+  if (!status.ok()) {
     std::exchange(observer_, nullptr)->OnError(std::move(status));
   }
 }
@@ -45,7 +50,6 @@ bool RoutedGeneration::cancelled() const {
 }
 
 void RoutedGeneration::OnProgress(const GenerationResult& so_far) {
-  seen_ = true;
   observer_->OnProgress(so_far);
 }
 

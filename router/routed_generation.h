@@ -53,7 +53,7 @@ class RoutedGeneration final : public Generation,
   // Used by the attempt under way.
   std::shared_ptr<GenerationObserver> observer_;  // null once it has heard the end
   std::vector<std::size_t> tried_;                // decode workers, by number
-  bool seen_ = false;  // the observer has heard of a token or of progress
+  bool seen_ = false;  // the observer has heard of a token: another try could give it again
   Duration route_{0};
 
   mutable absl::Mutex mutex_;

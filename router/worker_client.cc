@@ -7,29 +7,11 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "common/status_macros.h"
 #include "proto/grpc_runtime.h"
+#include "proto/peer_channel.h"
 #include "proto/status_conversion.h"
 
 namespace baton {
 namespace {
-
-constexpr int kFirstReconnectMs = 50;
-constexpr int kSlowestReconnectMs = 500;
-// Despite its name the minimum of the back-off is how long a try to connect may take.
-constexpr int kConnectMs = 1000;
-
-grpc::ChannelArguments Arguments() {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kSlowestReconnectMs);
-  // The log probabilities of a long prompt are one message of several MiB.
-  arguments.SetMaxReceiveMessageSize(-1);
-  // Workers are reached directly, whatever http_proxy says.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Otherwise two clients of one address share a connection and its back-off.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return arguments;
-}
 
 struct DescribeCall {
   std::unique_ptr<v1::Worker::Stub> stub;
@@ -46,7 +28,7 @@ absl::StatusOr<std::unique_ptr<WorkerClient>> WorkerClient::Create(const std::st
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                    MakeChannelCredentials(tls));
   return std::unique_ptr<WorkerClient>(
-      new WorkerClient(grpc::CreateCustomChannel(address, credentials, Arguments())));
+      new WorkerClient(grpc::CreateCustomChannel(address, credentials, PeerChannelArguments())));
 }
 
 WorkerClient::WorkerClient(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}

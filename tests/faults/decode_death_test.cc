@@ -1,6 +1,7 @@
 // kill -9 of the decode worker (faults.md F4, F5).
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 
@@ -67,6 +68,61 @@ TEST_F(DecodeDeathTest, InTheMiddleOfAStream) {
     ASSERT_EQ(cluster().decode().Start(), absl::OkStatus());
     ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
   }
+}
+
+class TwoDecodeWorkersTest : public DecodeDeathTest {
+ protected:
+  int DecodeWorkers() const override { return 2; }
+
+  // The one that the only request is at.
+  std::size_t Busy() {
+    std::size_t busy = 0;
+    EXPECT_TRUE(WaitUntil(
+        [&] {
+          for (busy = 0; busy < 2; ++busy) {
+            if (cluster().decode(busy).Load().open_handoffs() > 0) {
+              return true;
+            }
+          }
+          return false;
+        },
+        kPatience));
+    return busy;
+  }
+};
+
+// F4: no token has been streamed, so the other one answers, and the client sees only time pass.
+TEST_F(TwoDecodeWorkersTest, TheOtherTakesOverADeadOnesRequest) {
+  const auto stream = client().Stream(LongRequest(v1::PATH_UNSPECIFIED));
+  ASSERT_TRUE(WaitForHandoff());
+  const std::size_t victim = Busy();
+
+  cluster().decode(victim).process().Kill();
+
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), Expected(LongRequest(v1::PATH_UNSPECIFIED)));
+  EXPECT_EQ(stream->timeline().decode_worker(), cluster().decode(1 - victim).address());
+  ExpectPrefillIsFreed(kBlocksFree);
+  EXPECT_TRUE(WaitUntil([&] { return cluster().decode(1 - victim).IsIdle(); }, kPatience));
+}
+
+// F10: the same for one that is stopped, which only its silence tells.
+TEST_F(TwoDecodeWorkersTest, TheOtherTakesOverAStoppedOnesRequest) {
+  const auto stream = client().Stream(LongRequest(v1::PATH_UNSPECIFIED));
+  ASSERT_TRUE(WaitForHandoff());
+  const std::size_t victim = Busy();
+
+  cluster().decode(victim).process().Signal(SIGSTOP);
+
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        return cluster().decode(1 - victim).Load().open_handoffs() > 0 || !stream->tokens().empty();
+      },
+      Promised(kRecoveryBegins)));
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), Expected(LongRequest(v1::PATH_UNSPECIFIED)));
+  cluster().decode(victim).process().Signal(SIGCONT);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
 }
 
 }  // namespace

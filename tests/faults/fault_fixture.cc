@@ -34,7 +34,8 @@ void FaultTest::SetUp() {
   auto cluster = Cluster::Start({.model = reference.model.model,
                                  .kv_pool_size = reference.model.kv_pool_size,
                                  .prefill_workers = PrefillWorkers(),
-                                 .worker_flags = std::move(worker_flags)});
+                                 .worker_flags = std::move(worker_flags),
+                                 .decode_workers = DecodeWorkers()});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   cluster_ = *std::move(cluster);
 }

@@ -36,6 +36,7 @@ class FaultTest : public testing::Test {
   virtual bool OnExampleModel() const { return false; }
   virtual std::vector<std::string> WorkerFlags() const { return {}; }
   virtual int PrefillWorkers() const { return 1; }
+  virtual int DecodeWorkers() const { return 1; }
 
   static void TearDownTestSuite();
   // Starts the reference engine, unless an earlier test of the suite has, and the cluster.

@@ -95,5 +95,24 @@ TEST_F(StoppedPeerTest, AStoppedDecodeWorkerLosesItsLease) {
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
 }
 
+// With one token wanted nothing is fetched, so no heartbeat of the transfer tells of the silence:
+// the call's own pings do.
+TEST_F(StoppedPeerTest, AStoppedPrefillWorkerThatOwesOneTokenIsGivenUp) {
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED, 1);
+  const Tokens expected = Expected(request);
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(WaitForPrefillAt(cluster().prefill()));
+
+  cluster().prefill().process().Signal(SIGSTOP);
+
+  EXPECT_TRUE(WaitUntil(
+      [&] { return cluster().decode().Load().prefilled_tokens() > 0 || !stream->tokens().empty(); },
+      Promised(kRecoveryBegins)));
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), expected);
+  cluster().prefill().process().Signal(SIGCONT);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+}
+
 }  // namespace
 }  // namespace baton

@@ -418,7 +418,10 @@ TEST_F(RouterTest, AStopStringGoesToTheWorkerAndTheTextEndsWithIt) {
 // F4, F12: nothing has been streamed, another decode worker is there.
 TEST_F(RouterTest, ARequestIsMovedOnceToAnotherDecodeWorker) {
   const FakeWorker::Script refuse = [](const v1::GenerateRequest&, grpc::ServerContext&,
-                                       grpc::ServerWriter<v1::GenerateEvent>&) {
+                                       grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    v1::GenerateEvent event;
+    event.mutable_progress();  // which is no token
+    writer.Write(event);
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down");
   };
   decode_->script = refuse;
