@@ -19,7 +19,7 @@
 
 #ifdef BATON_EMULATE_CUDA
 
-#define BATON_CUDA_NAMESPACE emulated
+#define BATON_CUDA_NAMESPACE emulated_kernels
 #include BATON_EMULATE_CUDA
 
 #else

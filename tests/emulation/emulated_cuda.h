@@ -20,6 +20,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tests/emulation/emulated_ptx.h"
 #include "tests/emulation/launch_queue.h"
 #include "tests/emulation/runtime.h"
 
@@ -100,7 +101,10 @@ struct Exchange {
   std::uint64_t result = 0;
 };
 
-// result = value of source_lane; REQUIRES of the kernel, checked: that lane is in the mask.
+// The functions below fill every result. `mask` has the lanes that came: those of the kernel's mask
+// that have not ended.
+
+// result = value of source_lane; poison when that lane did not come, as CUDA leaves it undefined.
 void CompleteShuffle(void* const* operands, std::uint32_t mask);
 // result = the lanes whose value is not 0.
 void CompleteBallot(void* const* operands, std::uint32_t mask);
@@ -244,7 +248,7 @@ inline int __any_sync(unsigned mask, int vote, EmulatedPlace place = EmulatedPla
   return __ballot_sync(mask, vote, place) != 0 ? 1 : 0;
 }
 inline int __all_sync(unsigned mask, int vote, EmulatedPlace place = EmulatedPlace::current()) {
-  return __ballot_sync(mask, vote, place) == mask ? 1 : 0;
+  return __ballot_sync(mask, vote == 0 ? 1 : 0, place) == 0 ? 1 : 0;
 }
 template <baton::emulated::Shuffled T>
 unsigned __match_any_sync(unsigned mask, T value, EmulatedPlace place = EmulatedPlace::current()) {

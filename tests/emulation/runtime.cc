@@ -55,6 +55,7 @@ struct Meeting {
 };
 
 struct Warp {
+  std::uint32_t live = 0;   // lanes that have not ended
   std::uint32_t ready = 0;  // lanes that could go on and are not running
   std::vector<Meeting> meetings;
   void* operands[kWarpLanes] = {};
@@ -98,6 +99,8 @@ class BlockRunner {
                   Complete complete,
                   void* operand,
                   const std::source_location& where);
+  void Finish(const Meeting& meeting);
+  void EndLane();
   void OrderedWarpBarrier(std::uint32_t mask, const std::source_location& where);
   [[noreturn]] void Abort(const std::string& message);
   [[noreturn]] void ThreadMain();
@@ -232,6 +235,7 @@ void BlockRunner::StartThreads(uint3 index) {
     __asan_poison_memory_region(shared_ + grid_->shared_bytes, kCanaryBytes);
   }
   for (Warp& warp : warps_) {
+    warp.live = 0;
     warp.ready = 0;
     warp.meetings.clear();
   }
@@ -252,6 +256,7 @@ void BlockRunner::StartThreads(uint3 index) {
     thread.view.dynamic_shared = shared_;
     thread.copies.clear();
     thread.open_group = 0;
+    WarpOf(thread).live |= 1u << thread.view.lane;
     MakeReady(thread);
   }
   Release(&block_start_order_);
@@ -277,6 +282,7 @@ void BlockRunner::ThreadMain() {
     grid_->body(grid_->context);
     Release(&block_end_order_);
     ++ended_;
+    EndLane();
     Leave(State::kEnded, {});
   }
 }
@@ -395,15 +401,38 @@ void BlockRunner::Collective(std::uint32_t mask,
   }
   warp.operands[self.view.lane] = operand;
   meeting->arrived |= bit;
-  if (meeting->arrived != mask) {
+  if (meeting->arrived != (mask & warp.live)) {
     Leave(State::kAtWarpOperation, where);
     return;
   }
+  const Meeting whole = *meeting;
   warp.meetings.erase(meeting);
-  complete(warp.operands, mask);
-  const int first = self.number - self.view.lane;
-  for (std::uint32_t others = mask & ~bit; others != 0; others &= others - 1) {
-    MakeReady(*threads_[static_cast<std::size_t>(first + std::countr_zero(others))]);
+  Finish(whole);
+  warp.ready &= ~bit;  // it goes on at once
+}
+
+// All have come. Makes them ready.
+void BlockRunner::Finish(const Meeting& meeting) {
+  Warp& warp = WarpOf(*running_);
+  meeting.complete(warp.operands, meeting.arrived);
+  const int first = running_->number - running_->view.lane;
+  for (std::uint32_t lanes = meeting.arrived; lanes != 0; lanes &= lanes - 1) {
+    MakeReady(*threads_[static_cast<std::size_t>(first + std::countr_zero(lanes))]);
+  }
+}
+
+// The running thread was the last that others of its warp waited for.
+void BlockRunner::EndLane() {
+  Warp& warp = WarpOf(*running_);
+  warp.live &= ~(1u << running_->view.lane);
+  for (std::size_t i = 0; i < warp.meetings.size();) {
+    const Meeting meeting = warp.meetings[i];
+    if (meeting.arrived != (meeting.mask & warp.live)) {
+      ++i;
+      continue;
+    }
+    warp.meetings.erase(warp.meetings.begin() + static_cast<std::ptrdiff_t>(i));
+    Finish(meeting);
   }
 }
 
@@ -412,13 +441,13 @@ void BlockRunner::OrderedWarpBarrier(std::uint32_t mask, const std::source_locat
   const auto key = static_cast<std::size_t>(std::countr_zero(mask | 0x80000000u));
   char* const order = &warp.order[warp.phase[key] % 2][key];
   Release(order);
-  // Run by the last lane, before any other goes on.
+  // The phase moves on when all have come, before any lane goes on.
   Collective(
       mask,
       [](void* const* operands, std::uint32_t lanes) {
-        ++static_cast<Warp*>(operands[std::countr_zero(lanes)])->phase[std::countr_zero(lanes)];
+        ++*static_cast<std::uint8_t*>(operands[std::countr_zero(lanes)]);
       },
-      &warp, where);
+      &warp.phase[key], where);
   Acquire(order);
 }
 
@@ -494,7 +523,9 @@ std::string TakeKernelError() {
 }
 
 void FailKernel(const std::string& message) {
-  active_runner->Abort(message);
+  const ThreadView& view = active_runner->running().view;
+  active_runner->Abort("block " + Triple(view.block_index) + " thread " +
+                       Triple(view.thread_index) + ": " + message);
 }
 
 int BlockBarrier(bool vote, const std::source_location& where) {
@@ -521,14 +552,13 @@ void CommitAsyncCopies() {
   ++active_runner->running().open_group;
 }
 
-bool NextAsyncCopy(int kept_groups, bool uncommitted_too, AsyncCopy* copy) {
+bool NextAsyncCopy(int kept_groups, AsyncCopy* copy) {
   Thread& thread = active_runner->running();
   if (thread.copies.empty()) {
     return false;
   }
   const PendingCopy& oldest = thread.copies.front();
-  const bool complete = oldest.group + static_cast<std::uint64_t>(kept_groups) < thread.open_group;
-  if (!complete && !uncommitted_too) {
+  if (oldest.group + static_cast<std::uint64_t>(kept_groups) >= thread.open_group) {
     return false;
   }
   *copy = oldest.copy;

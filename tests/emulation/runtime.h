@@ -72,15 +72,15 @@ std::string TakeKernelError();
 // none may have ended.
 int BlockBarrier(bool vote, const std::source_location& where);
 
-// Waits until all lanes of `mask` have called with the same `complete`; the last one calls it with
-// the operands by lane. Operands may live on the fibers' stacks. Establishes no order between the
-// lanes' other memory accesses.
+// Waits until all lanes of `mask` that have not ended have called with the same `complete`; then
+// one of them calls it with the operands by lane and the lanes that came. Operands may live on the
+// fibers' stacks. Establishes no order between the lanes' other memory accesses.
 using Complete = void (*)(void* const* operands, std::uint32_t mask);
 void WarpCollective(std::uint32_t mask,
                     Complete complete,
                     void* operand,
                     const std::source_location& where);
-// Waits for all lanes of `mask`, and what they did before happens before what they do next.
+// The same for no operands, and what the lanes did before happens before what they do next.
 void WarpBarrier(std::uint32_t mask, const std::source_location& where);
 
 // One copy of at most 16 bytes that the running thread has issued and not waited for. The caller
@@ -92,8 +92,8 @@ struct AsyncCopy {
 };
 void IssueAsyncCopy(const AsyncCopy& copy);
 void CommitAsyncCopies();
-// The oldest copy that is not in one of the `kept_groups` newest groups, or, with kept_groups 0 of
-// wait_all, not committed; false when there is none. REQUIRES: the caller performs the copy.
-bool NextAsyncCopy(int kept_groups, bool uncommitted_too, AsyncCopy* copy);
+// Takes the oldest copy out of the closed groups but the `kept_groups` newest; false when there is
+// none.
+bool NextAsyncCopy(int kept_groups, AsyncCopy* copy);
 
 }  // namespace baton::emulated

@@ -13,6 +13,8 @@
 namespace baton::BATON_CUDA_NAMESPACE {
 namespace {
 
+using emulated::TakeKernelError;
+
 constexpr unsigned kAllLanes = 0xffffffffu;
 
 void ExpectNoKernelError() {
