@@ -1,7 +1,6 @@
 #include "tests/emulation/emulated_ptx.h"
 
 #include <bit>
-#include <string>
 
 #include "kernels/cuda/elements.cuh"
 
@@ -97,12 +96,6 @@ void MultiplyTiles(TileElement element, float* d, const unsigned* a, const unsig
 
 void ExchangeMatrixRows(MatrixRows* rows) {
   WarpCollective(kAllLanes, &CompleteLoadMatrices, rows, std::source_location::current());
-}
-
-void RequireAlignment(const void* address, const char* instruction) {
-  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
-    FailKernel(std::string(instruction) + ": the address is no multiple of 16");
-  }
 }
 
 }  // namespace baton::emulated

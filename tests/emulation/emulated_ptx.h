@@ -25,8 +25,12 @@ struct MatrixRows {
 };
 void ExchangeMatrixRows(MatrixRows* rows);
 
-// Fails the kernel unless the address is a multiple of 16, as a GPU does.
-void RequireAlignment(const void* address, const char* instruction);
+// As a GPU does, fails the kernel unless the address is a multiple of 16.
+inline void RequireAlignment(const void* address, const char* message) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
+    FailKernel(message);
+  }
+}
 
 using Word32 [[gnu::may_alias]] = std::uint32_t;
 using Word64 [[gnu::may_alias]] = std::uint64_t;
@@ -34,7 +38,7 @@ using Word64 [[gnu::may_alias]] = std::uint64_t;
 inline void LoadMatrices(unsigned* r, int matrices, const void* row, bool transposed) {
   MatrixRows rows{.matrices = matrices, .transposed = transposed};
   if (current_thread->lane < matrices * 8) {
-    RequireAlignment(row, "ldmatrix");
+    RequireAlignment(row, "ldmatrix: the address is no multiple of 16");
     const auto* const words = static_cast<const Word32*>(row);
     for (int i = 0; i < 4; ++i) {
       rows.row[i] = words[i];
@@ -49,8 +53,8 @@ inline void LoadMatrices(unsigned* r, int matrices, const void* row, bool transp
 // The target is poisoned now and filled by the wait: nobody can use what the wait or a barrier
 // should have brought.
 inline void CopyAsync16(void* shared, const void* global, int source_bytes) {
-  RequireAlignment(shared, "cp.async to shared memory");
-  RequireAlignment(global, "cp.async from global memory");
+  RequireAlignment(shared, "cp.async to shared memory: the address is no multiple of 16");
+  RequireAlignment(global, "cp.async from global memory: the address is no multiple of 16");
   auto* const target = static_cast<Word64*>(shared);
   target[0] = kPoison;
   target[1] = kPoison;

@@ -102,14 +102,17 @@ class BlockRunner {
   void Finish(const Meeting& meeting);
   void EndLane();
   void OrderedWarpBarrier(std::uint32_t mask, const std::source_location& where);
-  [[noreturn]] void Abort(const std::string& message);
+  // Ends the launch; an error has been recorded. Nothing on the fibers' stacks is destroyed.
+  [[noreturn]] void Stop();
   [[noreturn]] void ThreadMain();
   Thread& running() { return *running_; }
+  std::string ThreadName() const;
 
  private:
   bool RunBlock(uint3 index, bool falling);
   void StartThreads(uint3 index);
-  void CheckCanary(uint3 index);
+  void StopOthers();
+  bool CheckCanary(uint3 index) const;
   void SwitchTo(Thread& next);
   void Leave(State state, const std::source_location& where);
   void MakeReady(Thread& thread);
@@ -212,18 +215,33 @@ bool BlockRunner::RunBlock(uint3 index, bool falling) {
   current_thread = &first->view;
   WarpOf(*first).ready &= ~(1u << first->view.lane);
   Fiber::Switch(*main_, first->fiber);
+  if (aborted_) {
+    StopOthers();
+  }
   running_ = nullptr;
   current_thread = nullptr;
   Acquire(&block_end_order_);
-  if (!aborted_) {
-    CheckCanary(index);
-  }
+  const bool whole = !aborted_ && CheckCanary(index);
   if (aborted_) {
-    threads_.clear();  // stacks that stopped in the middle
+    threads_.clear();  // their stacks ended in the middle
     aborted_ = false;
-    return false;
   }
-  return true;
+  return whole;
+}
+
+// What threads did before the launch was stopped happens before what the host does next: each has
+// to say so itself.
+void BlockRunner::StopOthers() {
+  if (!UnderThreadSanitizer()) {
+    return;
+  }
+  for (int i = 0; i < thread_count_; ++i) {
+    Thread& thread = *threads_[static_cast<std::size_t>(i)];
+    if (thread.state != State::kEnded) {
+      running_ = &thread;
+      Fiber::Switch(*main_, thread.fiber);
+    }
+  }
 }
 
 void BlockRunner::StartThreads(uint3 index) {
@@ -262,23 +280,25 @@ void BlockRunner::StartThreads(uint3 index) {
   Release(&block_start_order_);
 }
 
-void BlockRunner::CheckCanary(uint3 index) {
+bool BlockRunner::CheckCanary(uint3 index) const {
   if (UnderAddressSanitizer()) {
-    return;  // it has reported the write itself
+    return true;  // it has reported the write itself
   }
-  for (std::size_t i = 0; i < kCanaryBytes; ++i) {
-    if (shared_[grid_->shared_bytes + i] != std::byte{0xff}) {
-      RecordError("block " + Triple(index) + " wrote past its " +
-                  std::to_string(grid_->shared_bytes) + " bytes of dynamic shared memory");
-      aborted_ = true;
-      return;
-    }
+  const std::byte* const canary = shared_ + grid_->shared_bytes;
+  if (std::count(canary, canary + kCanaryBytes, std::byte{0xff}) == kCanaryBytes) {
+    return true;
   }
+  RecordError("block " + Triple(index) + " wrote past its " + std::to_string(grid_->shared_bytes) +
+              " bytes of dynamic shared memory");
+  return false;
 }
 
 void BlockRunner::ThreadMain() {
   while (true) {
     Acquire(&block_start_order_);
+    if (aborted_) {
+      Stop();
+    }
     grid_->body(grid_->context);
     Release(&block_end_order_);
     ++ended_;
@@ -317,6 +337,9 @@ void BlockRunner::SwitchTo(Thread& next) {
   running_ = &next;
   current_thread = &next.view;
   Fiber::Switch(from.fiber, next.fiber);
+  if (aborted_) {
+    Stop();
+  }
 }
 
 // The running thread waits, or has ended: others go on. Returns when it was made ready and its turn
@@ -331,17 +354,18 @@ void BlockRunner::Leave(State state, const std::source_location& where) {
     return;
   }
   if (ended_ != thread_count_) {
-    Abort(StuckMessage());
+    RecordError(StuckMessage());
+    Stop();
   }
   Fiber::Switch(self.fiber, *main_);
 }
 
-void BlockRunner::Abort(const std::string& message) {
-  RecordError(message);
+void BlockRunner::Stop() {
   aborted_ = true;
+  running_->state = State::kEnded;
   Release(&block_end_order_);
   Fiber::Switch(running_->fiber, *main_);
-  std::abort();  // an aborted fiber is never switched to
+  std::abort();  // a stopped fiber is never switched to
 }
 
 int BlockRunner::Barrier(bool vote, const std::source_location& where) {
@@ -357,7 +381,8 @@ int BlockRunner::Barrier(bool vote, const std::source_location& where) {
     self.waits_at = where;
     for (int i = 0; i < thread_count_; ++i) {
       if (!SamePlace(threads_[static_cast<std::size_t>(i)]->waits_at, where)) {
-        Abort(StuckMessage());
+        RecordError(StuckMessage());
+        Stop();
       }
     }
     vote_result_ = votes_;
@@ -385,8 +410,8 @@ void BlockRunner::Collective(std::uint32_t mask,
   Thread& self = *running_;
   const std::uint32_t bit = 1u << self.view.lane;
   if ((mask & bit) == 0) {
-    Abort(BlockName() + ": lane " + std::to_string(self.view.lane) + " is not in its own mask at " +
-          Place(where));
+    RecordError(ThreadName() + ": the lane is not in its own mask at " + Place(where));
+    Stop();
   }
   Warp& warp = WarpOf(self);
   auto meeting = std::find_if(warp.meetings.begin(), warp.meetings.end(),
@@ -396,8 +421,9 @@ void BlockRunner::Collective(std::uint32_t mask,
     meeting = warp.meetings.end() - 1;
   }
   if (meeting->complete != complete) {
-    Abort(BlockName() + ": lanes of one mask are at different warp operations; one is at " +
-          Place(where));
+    RecordError(ThreadName() + ": other lanes of the mask are at another warp operation than " +
+                Place(where));
+    Stop();
   }
   warp.operands[self.view.lane] = operand;
   meeting->arrived |= bit;
@@ -453,6 +479,10 @@ void BlockRunner::OrderedWarpBarrier(std::uint32_t mask, const std::source_locat
 
 std::string BlockRunner::BlockName() const {
   return "block " + Triple(running_->view.block_index);
+}
+
+std::string BlockRunner::ThreadName() const {
+  return BlockName() + " thread " + Triple(running_->view.thread_index);
 }
 
 std::string BlockRunner::StuckMessage() const {
@@ -522,10 +552,9 @@ std::string TakeKernelError() {
   return std::exchange(Errors().first, std::string());
 }
 
-void FailKernel(const std::string& message) {
-  const ThreadView& view = active_runner->running().view;
-  active_runner->Abort("block " + Triple(view.block_index) + " thread " +
-                       Triple(view.thread_index) + ": " + message);
+void FailKernel(const char* message) {
+  RecordError(active_runner->ThreadName() + ": " + message);
+  active_runner->Stop();
 }
 
 int BlockBarrier(bool vote, const std::source_location& where) {

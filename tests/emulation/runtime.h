@@ -66,7 +66,7 @@ int CheckLaunch(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes);
 std::string TakeKernelError();
 
 // Of a running kernel: records the error and ends the launch.
-[[noreturn]] void FailKernel(const std::string& message);
+[[noreturn]] void FailKernel(const char* message);
 
 // How many threads voted yes, once all threads of the block have come here: to the same call, and
 // none may have ended.
