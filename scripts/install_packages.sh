@@ -15,6 +15,8 @@ PACKAGES=(
   libabsl-dev libssl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libpcre2-dev prometheus-cpp-dev
   # tests, the model's download
   libgtest-dev libgmock-dev python3 python3-venv python3-pip
+  # tests of real networks: namespaces, cuts, losses, rates (tests/support/network.h)
+  iproute2 nftables util-linux
 )
 
 if [[ ${1:-} == --list ]]; then

@@ -35,7 +35,8 @@ void FaultTest::SetUp() {
                                  .kv_pool_size = reference.model.kv_pool_size,
                                  .prefill_workers = PrefillWorkers(),
                                  .worker_flags = std::move(worker_flags),
-                                 .decode_workers = DecodeWorkers()});
+                                 .decode_workers = DecodeWorkers(),
+                                 .network = Network()});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   cluster_ = *std::move(cluster);
 }

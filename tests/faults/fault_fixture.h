@@ -37,6 +37,7 @@ class FaultTest : public testing::Test {
   virtual std::vector<std::string> WorkerFlags() const { return {}; }
   virtual int PrefillWorkers() const { return 1; }
   virtual int DecodeWorkers() const { return 1; }
+  virtual const TestNetwork* Network() const { return nullptr; }
 
   static void TearDownTestSuite();
   // Starts the reference engine, unless an earlier test of the suite has, and the cluster.

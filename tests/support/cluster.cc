@@ -39,11 +39,13 @@ std::vector<std::string> Join(std::vector<std::string> first,
 
 ServerProcess::ServerProcess(std::string role,
                              std::vector<std::string> flags,
-                             std::string failpoint_folder)
+                             std::string failpoint_folder,
+                             const TestHost* host)
     : role_(std::move(role)),
       flags_(std::move(flags)),
       failpoint_folder_(std::move(failpoint_folder)),
-      address_(absl::StrCat("127.0.0.1:", port_.number())),
+      host_(host),
+      address_(absl::StrCat(host == nullptr ? "127.0.0.1" : host->address(), ":", port_.number())),
       channel_(MakeTestChannel(address_)) {
   flags_.insert(flags_.end(), {"--listen", address_, "--log-level", "debug"});
 }
@@ -55,17 +57,18 @@ absl::Status ServerProcess::Start() {
 
 absl::Status ServerProcess::Launch() {
   process_.reset();
+  // What stands before the program becomes it: the process stays the same.
+  std::vector<std::string> command = host_ == nullptr ? std::vector<std::string>() : host_->Entry();
   const std::string program = ProgramPath("baton-" + role_);
   if (failpoint_folder_.empty()) {
-    ASSIGN_OR_RETURN(process_, ChildProcess::Start(program, flags_));
+    command.push_back(program);
   } else {
-    // `env` becomes the program: the process stays the same.
-    ASSIGN_OR_RETURN(
-        process_, ChildProcess::Start("/usr/bin/env",
-                                      Join({absl::StrCat("BATON_FAILPOINT_DIR=", failpoint_folder_),
-                                            program + "-failpoints"},
-                                           flags_)));
+    command.insert(command.end(),
+                   {"/usr/bin/env", absl::StrCat("BATON_FAILPOINT_DIR=", failpoint_folder_),
+                    program + "-failpoints"});
   }
+  command = Join(std::move(command), flags_);
+  ASSIGN_OR_RETURN(process_, ChildProcess::Start(command[0], {command.begin() + 1, command.end()}));
   return absl::OkStatus();
 }
 
@@ -119,18 +122,28 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
   const std::vector<std::string> worker_flags = Join(
       Join(options.model.Flags(), {"--kv-pool-size", options.kv_pool_size}), options.worker_flags);
   std::vector<std::string> router_flags = Join(options.model.Flags(), options.router_flags);
+  int hosts_taken = 0;
+  const auto next_host = [&]() {
+    return options.network == nullptr ? nullptr : &options.network->host(hosts_taken++);
+  };
+  const TestHost* const router_host = next_host();
   const auto add = [&](const char* role, int count, auto& workers) {
     for (int i = 0; i < count; ++i) {
+      const TestHost* const host = next_host();
+      std::vector<std::string> flags = worker_flags;
+      if (host != nullptr) {
+        flags.insert(flags.end(), {"--kv-listen", absl::StrCat(host->address(), ":0")});
+      }
       workers.push_back(
-          std::make_unique<ServerProcess>(role, worker_flags, options.failpoint_folder));
+          std::make_unique<ServerProcess>(role, std::move(flags), options.failpoint_folder, host));
       router_flags.insert(router_flags.end(),
                           {absl::StrCat("--", role), workers.back()->address()});
     }
   };
   add("decode", options.decode_workers, cluster->decode_);
   add("prefill", options.prefill_workers, cluster->prefill_);
-  cluster->router_ =
-      std::make_unique<ServerProcess>("router", router_flags, options.failpoint_folder);
+  cluster->router_ = std::make_unique<ServerProcess>("router", router_flags,
+                                                     options.failpoint_folder, router_host);
   // They load at the same time; the router is ready once it has seen the decode worker.
   for (const auto* workers : {&cluster->decode_, &cluster->prefill_}) {
     for (const auto& worker : *workers) {

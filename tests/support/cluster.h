@@ -10,6 +10,7 @@
 #include "baton/v1/worker.pb.h"
 #include "common/clock.h"
 #include "tests/support/completions_client.h"
+#include "tests/support/network.h"
 #include "tests/support/patience.h"
 #include "tests/support/process.h"
 #include "tests/support/reserved_port.h"
@@ -23,10 +24,12 @@ namespace baton {
 class ServerProcess {
  public:
   // `role` as in the ready line: "router", "prefill", "decode". Nothing runs before Launch. With a
-  // failpoint folder it is the test build of the server (tests/support/failpoint_control.h).
+  // failpoint folder it is the test build of the server (tests/support/failpoint_control.h). `host`
+  // outlives it; null: it runs where the test does, and listens on loopback.
   ServerProcess(std::string role,
                 std::vector<std::string> flags,
-                std::string failpoint_folder = "");
+                std::string failpoint_folder = "",
+                const TestHost* host = nullptr);
 
   // Launch, and AwaitReady.
   absl::Status Start();
@@ -55,6 +58,7 @@ class ServerProcess {
   const std::string role_;
   std::vector<std::string> flags_;
   const std::string failpoint_folder_;
+  const TestHost* const host_;
   const ReservedPort port_;
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs made from it
@@ -70,6 +74,9 @@ struct ClusterOptions {
   std::vector<std::string> router_flags;
   int decode_workers = 1;
   std::string failpoint_folder;  // of all servers; empty: the servers as they are deployed
+  // The router on its first host, then decode and then prefill workers on one host each. Outlives
+  // the cluster. Null: all where the test is.
+  const TestNetwork* network = nullptr;
 };
 
 // Decode workers (one unless asked otherwise), prefill workers and a router over them. Everything
