@@ -31,7 +31,7 @@ class RegionPin {
 // the service.
 //
 // A pool in device memory needs a transport that can move it, staged where it cannot do so itself
-// (staged/). No events cross this border: a layer is marked ready when its kernels have finished,
+// (`staged/`). No events cross this border: a layer is marked ready when its kernels have finished,
 // and a fetch has landed when its last copy has.
 struct PoolRegion {
   std::byte* base = nullptr;

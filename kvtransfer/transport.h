@@ -36,6 +36,7 @@ inline constexpr std::size_t kMaxDataHeaderBytes = std::size_t{4} * 1024;
 
 // The parts of a payload in order, not owned.
 using ConstParts = std::span<const std::span<const std::byte>>;
+using MutableParts = std::span<const std::span<std::byte>>;
 
 struct OutgoingMessage {
   std::string header;  // moved into the transport

@@ -31,7 +31,12 @@ class Faults : public testing::TestWithParam<std::string> {
   Faults() { ucx::SetDefaults(); }
 
   TransportFactory Plain() {
-    return GetParam() == "ucx" ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+    return GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+  }
+  // Faults happen below staging, where the bytes are on their way.
+  NodeTransport Stage(TransportFactory transport) {
+    return GetParam().starts_with("staged_") ? Staged(std::move(transport))
+                                             : NodeTransport(std::move(transport));
   }
 
   virtual void SetTimes(TransferTimes&) {}
@@ -45,8 +50,8 @@ class Faults : public testing::TestWithParam<std::string> {
       options.messages_in_flight = 3;
       SetTimes(options.times);
     };
-    Node prefill(on_prefill_side ? damaged : Plain(), adjust);
-    Node decode(on_prefill_side ? Plain() : damaged, adjust);
+    Node prefill(Stage(on_prefill_side ? damaged : Plain()), adjust);
+    Node decode(Stage(on_prefill_side ? Plain() : damaged), adjust);
     const HandoffId id = HandoffId::Make();
     const std::vector<BlockId> sources = Scattered(kFaultBlocks, 64, 7);
     const std::vector<BlockId> destinations = Scattered(kFaultBlocks, 64, 11);

@@ -75,6 +75,10 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                          FaultAtEachMessage,
                          testing::Values("inproc", "ucx"),
                          [](const auto& transport) { return transport.param; });
+INSTANTIATE_TEST_SUITE_P(DevicePools,
+                         FaultAtEachMessage,
+                         testing::Values("staged_inproc", "staged_ucx"),
+                         [](const auto& transport) { return transport.param; });
 
 }  // namespace
 }  // namespace baton

@@ -71,6 +71,10 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                          Faults,
                          testing::Values("inproc", "ucx"),
                          [](const auto& transport) { return transport.param; });
+INSTANTIATE_TEST_SUITE_P(DevicePools,
+                         Faults,
+                         testing::Values("staged_inproc", "staged_ucx"),
+                         [](const auto& transport) { return transport.param; });
 
 }  // namespace
 }  // namespace baton

@@ -15,7 +15,10 @@ class Hostile : public testing::TestWithParam<std::string> {
   Hostile() { ucx::SetDefaults(); }
 
   TransportFactory Factory() {
-    return GetParam() == "ucx" ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+    return GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+  }
+  NodeTransport NodeFactory() {
+    return GetParam().starts_with("staged_") ? Staged(Factory()) : NodeTransport(Factory());
   }
 
   std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
@@ -29,7 +32,7 @@ class HostilePrefill : public Hostile {
   // The fetch stands and its first message has been heard; `data` fits it.
   void Begin() {
     peer_ = std::make_unique<RawPeer>(Factory());
-    node_ = std::make_unique<Node>(Factory());
+    node_ = std::make_unique<Node>(NodeFactory());
     id_ = HandoffId::Make();
     ASSERT_TRUE(node_->service
                     ->Fetch({.id = id_,
@@ -213,7 +216,7 @@ TEST_P(HostilePrefill, CompleteWithoutPiecesAsksOnceAndFails) {
 class HostileDecode : public Hostile {
  protected:
   void Begin() {
-    node_ = std::make_unique<Node>(Factory(),
+    node_ = std::make_unique<Node>(NodeFactory(),
                                    [](TransferOptions& options) { options.parked_fetches = 3; });
     peer_ = std::make_unique<RawPeer>(Factory());
     const std::optional<PeerId> connection = peer_->Greet(node_->service->address());
@@ -354,6 +357,14 @@ TEST_P(HostileDecode, NothingIsServedBeforeTheGreeting) {
 const auto kName = [](const auto& transport) { return transport.param; };
 INSTANTIATE_TEST_SUITE_P(Transports, HostilePrefill, testing::Values("inproc", "ucx"), kName);
 INSTANTIATE_TEST_SUITE_P(Transports, HostileDecode, testing::Values("inproc", "ucx"), kName);
+INSTANTIATE_TEST_SUITE_P(DevicePools,
+                         HostilePrefill,
+                         testing::Values("staged_inproc", "staged_ucx"),
+                         kName);
+INSTANTIATE_TEST_SUITE_P(DevicePools,
+                         HostileDecode,
+                         testing::Values("staged_inproc", "staged_ucx"),
+                         kName);
 
 }  // namespace
 }  // namespace baton

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "kvtransfer/staged/staged_transport.h"
 #include "kvtransfer/transfer_service.h"
+#include "tests/kvtransfer/fake_device.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/wait_until.h"
 
@@ -41,6 +43,16 @@ class TestPool {
   static constexpr std::byte kCanary{0xc5};
 
   PoolRegion region() { return {.base = bytes_.data(), .layout = layout_, .blocks = blocks_}; }
+  // The same bytes on a device.
+  PoolRegion device_region() {
+    if (device_ == nullptr) {
+      device_ = std::make_unique<FakeDeviceMemory>(bytes_);
+    }
+    return {.base = device_->address(),
+            .layout = layout_,
+            .blocks = blocks_,
+            .kind = MemoryKind::kCudaDevice};
+  }
   const KvLayout& layout() const { return layout_; }
   std::byte* block(BlockId id) { return bytes_.data() + id.value() * layout_.block_bytes(); }
 
@@ -73,7 +85,27 @@ class TestPool {
   KvLayout layout_;
   int blocks_;
   std::vector<std::byte> bytes_;
+  std::unique_ptr<FakeDeviceMemory> device_;
 };
+
+// How a node moves blocks, and where its pool is.
+struct NodeTransport {
+  // NOLINTNEXTLINE(google-explicit-constructor): a plain transport is the usual case
+  NodeTransport(TransportFactory make, MemoryKind kind = MemoryKind::kHost)
+      : factory(std::move(make)), pool_kind(kind) {}
+
+  TransportFactory factory;
+  MemoryKind pool_kind;
+};
+
+// `inner` for a pool in device memory, by way of slots so few and small that each message of a
+// Node takes several and most wait for them.
+inline NodeTransport Staged(TransportFactory inner,
+                            std::shared_ptr<FakeCopies> copies = std::make_shared<FakeCopies>()) {
+  return {staged::MakeTransport(std::move(inner), MakeFakeCopier(std::move(copies)),
+                                {.slot_bytes = 6000, .send_slots = 4, .receive_slots = 5}),
+          MemoryKind::kCudaDevice};
+}
 
 class CountingPin final : public RegionPin {
  public:
@@ -169,19 +201,19 @@ class FetchRecorder final : public FetchSink {
 
 // One process's worth: a pool, its service, and what was reported.
 struct Node {
-  explicit Node(TransportFactory factory,
+  explicit Node(NodeTransport transport,
                 const std::function<void(TransferOptions&)>& adjust = nullptr,
                 KvLayout layout = SmallLayout(),
                 int blocks = 64)
       : pool(std::move(layout), blocks), offers(pins) {
     options.instance = InstanceId::Make();
-    options.pool = pool.region();
+    options.pool = transport.pool_kind == MemoryKind::kHost ? pool.region() : pool.device_region();
     options.message_bytes = 16 * 1024;  // three small blocks: several messages for each handoff
     if (adjust) {
       adjust(options);
     }
     absl::StatusOr<std::unique_ptr<TransferService>> started =
-        TransferService::Start(options, std::move(factory));
+        TransferService::Start(options, std::move(transport.factory));
     if (started.ok()) {
       service = *std::move(started);
     } else {
@@ -197,7 +229,7 @@ struct Node {
                            .epoch = epoch,
                            .peer = peer.options.instance,
                            .blocks = blocks,
-                           .pin = std::make_unique<CountingPin>(pins),
+                           .pin = std::make_unique<CountingPin>(pins, on_pin_drop),
                            .sink = &offers});
   }
   void ReadyAll(HandoffId id, int blocks) {
@@ -217,7 +249,7 @@ struct Node {
                            .address = peer.service->address(),
                            .peer = peer.options.instance,
                            .blocks = blocks,
-                           .pin = std::make_unique<CountingPin>(pins),
+                           .pin = std::make_unique<CountingPin>(pins, on_pin_drop),
                            .deadline = options.clock->Now() + patience,
                            .sink = &fetches});
   }
@@ -230,6 +262,7 @@ struct Node {
   TestPool pool;
   TransferOptions options;
   std::atomic<int> pins = 0;
+  std::function<void()> on_pin_drop;  // of offers and fetches made from then on
   OfferRecorder offers;
   FetchRecorder fetches;
   absl::Status failure;

@@ -13,11 +13,14 @@ namespace {
 // Every behaviour here holds for every transport.
 class Transfer : public testing::TestWithParam<std::string> {
  protected:
-  TransportFactory Factory() {
+  NodeTransport Factory() {
     ucx::SetDefaults();
     const bool faulty = GetParam().starts_with("faulty_");
     TransportFactory plain =
         GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+    if (GetParam().starts_with("staged_")) {
+      return Staged(plain);
+    }
     // Late and overtaken pieces, to which nothing may be sensitive.
     return faulty ? faulty::MakeTransport(plain, {{.action = faulty::FaultAction::kDelay,
                                                    .type = wire::MessageType::kData,
@@ -487,6 +490,10 @@ TEST_P(Transfer, BlocksThatAreNotOfferedAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Transports,
                          Transfer,
                          testing::Values("inproc", "ucx", "faulty_inproc", "faulty_ucx"),
+                         [](const auto& transport) { return transport.param; });
+INSTANTIATE_TEST_SUITE_P(DevicePools,
+                         Transfer,
+                         testing::Values("staged_inproc", "staged_ucx"),
                          [](const auto& transport) { return transport.param; });
 
 }  // namespace

@@ -16,6 +16,9 @@ class TransportContract : public testing::TestWithParam<std::string> {
   TransportFactory Factory() {
     const TransportFactory plain =
         GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+    if (GetParam().starts_with("staged_")) {
+      return Staged(plain).factory;
+    }
     return GetParam().starts_with("faulty_") ? faulty::MakeTransport(plain, {}) : plain;
   }
 
@@ -272,7 +275,8 @@ TEST_P(TransportContract, RefusesDeviceMemoryAndBadAddresses) {
   RawPeer peer(Factory());
   std::byte byte{};
   EXPECT_EQ(peer.transport->RegisterRegion({&byte, 1, MemoryKind::kCudaDevice}).code(),
-            absl::StatusCode::kFailedPrecondition);
+            GetParam().starts_with("staged_") ? absl::StatusCode::kOk
+                                              : absl::StatusCode::kFailedPrecondition);
   for (const char* address :
        {"", "nowhere", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "a.host.name:80"}) {
     EXPECT_FALSE(peer.transport->Connect(address).ok()) << address;
@@ -282,6 +286,10 @@ TEST_P(TransportContract, RefusesDeviceMemoryAndBadAddresses) {
 INSTANTIATE_TEST_SUITE_P(Transports,
                          TransportContract,
                          testing::Values("inproc", "ucx", "faulty_inproc"),
+                         [](const auto& transport) { return transport.param; });
+INSTANTIATE_TEST_SUITE_P(DevicePools,
+                         TransportContract,
+                         testing::Values("staged_inproc", "staged_ucx"),
                          [](const auto& transport) { return transport.param; });
 
 TEST(UcxTransport, ReportsAConnectionNobodyAnswers) {
