@@ -99,7 +99,7 @@ void BlockRunner::StartThreads(uint3 index) {
   for (Warp& warp : warps_) {
     warp.live = 0;
     warp.ready = 0;
-    warp.meetings.clear();
+    warp.open_meetings = 0;
   }
   ready_warps_ = 0;
   ended_ = 0;

@@ -52,7 +52,9 @@ struct Meeting {
 struct Warp {
   std::uint32_t live = 0;   // lanes that have not ended
   std::uint32_t ready = 0;  // lanes that could go on and are not running
-  std::vector<Meeting> meetings;
+  // Plain memory: ThreadSanitizer sees what a vector allocates and moves on one fiber and another.
+  Meeting meetings[kWarpLanes];
+  int open_meetings = 0;
   void* operands[kWarpLanes] = {};
   // Objects of ThreadSanitizer's order, see BlockRunner::barrier_order_. By the first lane of the
   // mask.
@@ -81,7 +83,7 @@ class BlockRunner {
                   Complete complete,
                   void* operand,
                   const std::source_location& where);
-  void Finish(const Meeting& meeting);
+  void Finish(Meeting* closing);
   void EndLane();
   void OrderedWarpBarrier(std::uint32_t mask, const std::source_location& where);
   // Ends the launch; an error has been recorded. Nothing on the fibers' stacks is destroyed.

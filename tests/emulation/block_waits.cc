@@ -66,11 +66,12 @@ void BlockRunner::Collective(std::uint32_t mask,
     Stop();
   }
   Warp& warp = WarpOf(self);
-  auto meeting = std::find_if(warp.meetings.begin(), warp.meetings.end(),
-                              [mask](const Meeting& open) { return open.mask == mask; });
-  if (meeting == warp.meetings.end()) {
-    warp.meetings.push_back({mask, 0, complete});
-    meeting = warp.meetings.end() - 1;
+  Meeting* const end = warp.meetings + warp.open_meetings;
+  Meeting* const meeting =
+      std::find_if(warp.meetings, end, [mask](const Meeting& open) { return open.mask == mask; });
+  if (meeting == end) {
+    *meeting = {mask, 0, complete};  // each has a lane that waits: there is room
+    ++warp.open_meetings;
   }
   if (meeting->complete != complete) {
     RecordError(ThreadName() + ": other lanes of the mask are at another warp operation than " +
@@ -83,15 +84,15 @@ void BlockRunner::Collective(std::uint32_t mask,
     Leave(State::kAtWarpOperation, where);
     return;
   }
-  const Meeting whole = *meeting;
-  warp.meetings.erase(meeting);
-  Finish(whole);
+  Finish(meeting);
   warp.ready &= ~bit;  // it goes on at once
 }
 
-// All have come. Makes them ready.
-void BlockRunner::Finish(const Meeting& meeting) {
+// All have come. Makes them ready and closes the meeting.
+void BlockRunner::Finish(Meeting* closing) {
   Warp& warp = WarpOf(*running_);
+  const Meeting meeting = *closing;
+  *closing = warp.meetings[--warp.open_meetings];
   meeting.complete(warp.operands, meeting.arrived);
   const int first = running_->number - running_->view.lane;
   for (std::uint32_t lanes = meeting.arrived; lanes != 0; lanes &= lanes - 1) {
@@ -103,14 +104,11 @@ void BlockRunner::Finish(const Meeting& meeting) {
 void BlockRunner::EndLane() {
   Warp& warp = WarpOf(*running_);
   warp.live &= ~(1u << running_->view.lane);
-  for (std::size_t i = 0; i < warp.meetings.size();) {
-    const Meeting meeting = warp.meetings[i];
-    if (meeting.arrived != (meeting.mask & warp.live)) {
-      ++i;
-      continue;
+  for (int i = warp.open_meetings - 1; i >= 0; --i) {  // closing one moves the last into its place
+    Meeting& meeting = warp.meetings[i];
+    if (meeting.arrived == (meeting.mask & warp.live)) {
+      Finish(&meeting);
     }
-    warp.meetings.erase(warp.meetings.begin() + static_cast<std::ptrdiff_t>(i));
-    Finish(meeting);
   }
 }
 
