@@ -6,15 +6,15 @@ namespace BATON_CUDA_NAMESPACE {
 namespace {
 
 constexpr cuda::KernelTable kTable = {
-    .embed = nullptr,
-    .rms_norm = nullptr,
-    .silu_multiply = nullptr,
-    .rotate_and_write_kv = nullptr,
-    .decode_attention = &LaunchDecodeAttention,
-    .prefill_attention = &LaunchPrefillAttention,
+    .embed = LaunchEmbed,
+    .rms_norm = LaunchRmsNorm,
+    .silu_multiply = LaunchSiluMultiply,
+    .rotate_and_write_kv = LaunchRotateAndWriteKv,
+    .decode_attention = LaunchDecodeAttention,
+    .prefill_attention = LaunchPrefillAttention,
     .select_tokens = nullptr,
-    .gather_blocks = nullptr,
-    .scatter_blocks = nullptr,
+    .gather_blocks = LaunchGatherBlocks,
+    .scatter_blocks = LaunchScatterBlocks,
 };
 
 }  // namespace
