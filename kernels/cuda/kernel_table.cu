@@ -12,7 +12,7 @@ constexpr cuda::KernelTable kTable = {
     .rotate_and_write_kv = LaunchRotateAndWriteKv,
     .decode_attention = LaunchDecodeAttention,
     .prefill_attention = LaunchPrefillAttention,
-    .select_tokens = nullptr,
+    .select_tokens = LaunchSelectTokens,
     .gather_blocks = LaunchGatherBlocks,
     .scatter_blocks = LaunchScatterBlocks,
 };
