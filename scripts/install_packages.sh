@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 PACKAGES=(
   # tools
-  g++ cmake ninja-build ccache pkg-config binutils git ca-certificates clang-format-14
+  g++ cmake ninja-build ccache pkg-config binutils git ca-certificates clang-format-14 clang-14 libclang-rt-14-dev
   # RPC
   libgrpc-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   # KV transfer
