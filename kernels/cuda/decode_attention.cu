@@ -277,8 +277,10 @@ __global__ void __launch_bounds__(kThreads, (Shape<kHeadDim, kHeads>::kResidentB
   if (lane < kKeyLanes) {
 #pragma unroll
     for (int head = 0; head < kHeads; ++head) {
-      warp_maximum[warp][head] = stream.maximum[head];
-      warp_weight[warp][head] = stream.weight[head];
+      if (lane == 0) {
+        warp_maximum[warp][head] = stream.maximum[head];
+        warp_weight[warp][head] = stream.weight[head];
+      }
 #pragma unroll
       for (int i = 0; i < kChunkElements; ++i) {
         warp_sums[warp][head][lane * kChunkElements + i] = stream.sums[head][i];

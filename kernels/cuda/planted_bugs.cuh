@@ -1,7 +1,8 @@
 #pragma once
 
 // Bugs that tests/emulation compiles into the kernels, one at a time, to prove that the tests and
-// the emulator would see them. All are off unless BATON_PLANT_... is defined, and then cost nothing.
+// the emulator would see them. All are off unless BATON_PLANT_... is defined, and then cost
+// nothing.
 namespace baton::BATON_CUDA_NAMESPACE {
 
 // Decode: the warps' sums are merged without waiting for all warps.
