@@ -133,7 +133,8 @@ absl::Status Transformer::AllocateActivations() {
                                                     .heads = config_.heads,
                                                     .kv_heads = config_.kv_heads,
                                                     .head_dim = config_.head_dim,
-                                                    .feed_forward = config_.feed_forward}));
+                                                    .feed_forward = config_.feed_forward,
+                                                    .vocabulary = config_.vocabulary}));
   const auto allocate = [this](std::unique_ptr<DeviceMemory>& memory, int rows, int columns,
                                std::size_t element_bytes) -> absl::Status {
     ASSIGN_OR_RETURN(memory, backend_.Allocate(static_cast<std::size_t>(rows) *

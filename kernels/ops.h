@@ -54,7 +54,7 @@ class RopeTable {
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  virtual std::byte* data() const = 0;  // aligned to 4 KiB at least
+  virtual std::byte* data() const = 0;  // aligned to 256 bytes, a large one to 4 KiB
   virtual std::size_t size_bytes() const = 0;
 };
 
@@ -170,6 +170,7 @@ struct StepLimits {
   int kv_heads = 0;      // G
   int head_dim = 0;      // D
   int feed_forward = 0;  // F
+  int vocabulary = 0;    // V
 };
 
 // What PrepareSteps made ready; no two of a process are equal.

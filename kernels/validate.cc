@@ -329,13 +329,41 @@ absl::Status Validate(const CopyArgs& args) {
 
 absl::Status Validate(const StepLimits& limits) {
   constexpr const char* kOp = "prepare_steps";
-  if (limits.rows <= 0 || limits.logit_rows < 0 || limits.feed_forward <= 0) {
+  if (limits.rows <= 0 || limits.logit_rows < 0 || limits.feed_forward <= 0 ||
+      limits.vocabulary <= 0) {
     return Wrong(kOp, "a limit is not positive");
   }
   if (limits.head_dim <= 0 || limits.kv_heads <= 0 || limits.heads <= 0 ||
       limits.heads % limits.kv_heads != 0) {
     return Wrong(kOp, absl::StrCat(limits.heads, " heads over ", limits.kv_heads,
                                    " of keys, of dimension ", limits.head_dim));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Validate(const StepInputs& inputs) {
+  constexpr const char* kOp = "run_step";
+  const std::size_t rows = inputs.tokens.size();
+  const std::size_t entries = inputs.entry_segment.size();
+  RETURN_IF_ERROR(CheckCount(kOp, "rotation", inputs.rotation.size(), rows));
+  RETURN_IF_ERROR(CheckCount(kOp, "block", inputs.block.size(), rows));
+  RETURN_IF_ERROR(CheckCount(kOp, "offset", inputs.offset.size(), rows));
+  RETURN_IF_ERROR(CheckCount(kOp, "row_segments", inputs.row_segments.size(), rows + 1));
+  RETURN_IF_ERROR(CheckCount(kOp, "delta", inputs.delta.size(), entries));
+  RETURN_IF_ERROR(CheckCount(kOp, "visible_tokens", inputs.visible_tokens.size(), entries));
+  int last = 0;
+  for (std::size_t t = 0; t < inputs.row_segments.size(); ++t) {
+    if (inputs.row_segments[t] < last || (t == 0 && inputs.row_segments[t] != 0)) {
+      return Wrong(kOp, absl::StrCat("row_segments[", t, "] is out of order"));
+    }
+    last = inputs.row_segments[t];
+  }
+  if (static_cast<std::size_t>(last) != entries) {
+    return Wrong(kOp, "row_segments does not span all entries");
+  }
+  for (std::size_t e = 0; e < entries; ++e) {
+    RETURN_IF_ERROR(CheckIndex(kOp, "entry_segment", e, inputs.entry_segment[e],
+                               static_cast<std::int64_t>(inputs.segments.size())));
   }
   return absl::OkStatus();
 }

@@ -127,8 +127,9 @@ class CpuBackend final : public Backend {
   int PaddedRows(const StepInputs& inputs) override {
     return static_cast<int>(inputs.tokens.size());
   }
-  absl::Status RunStep(const StepInputs& /*inputs*/,
+  absl::Status RunStep(const StepInputs& inputs,
                        absl::FunctionRef<absl::Status()> operations) override {
+    RETURN_IF_ERROR(Validate(inputs));
     return operations();
   }
 

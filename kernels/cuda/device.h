@@ -23,6 +23,7 @@ struct GraphTag;
 using GraphHandle = GraphTag*;
 
 struct DeviceInfo {
+  std::string kind;              // "cuda"; "emulated": no GPU, and products by a stand-in
   std::string name;              // "NVIDIA H200"
   int multiprocessors = 0;       // what a grid should fill
   int compute_capability = 0;    // 90 for 9.0
@@ -40,8 +41,8 @@ struct AsyncCopy {
 //
 // Work that is put on a stream runs in the order in which it was put there, at any time until the
 // stream is waited for; streams know nothing of each other but what WaitForEvent says. Host memory
-// that an asynchronous copy names should be pinned, and must be left alone until the stream has
-// passed the copy.
+// that an asynchronous copy names must be pinned, and be left alone until the stream has passed the
+// copy.
 //
 // Errors carry the name of the CUDA error. A call that could not get memory gives
 // RESOURCE_EXHAUSTED. What a kernel does wrong shows in a later call (INTERNAL) and, from then on,

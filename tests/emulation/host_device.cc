@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "kernels/cuda/devices.h"
 #include "tests/emulation/host_gemm.h"
 
 namespace baton::emulated {
@@ -85,7 +86,8 @@ HostDevice::Queue& HostDevice::QueueOf(cuda::StreamHandle stream) {
 }
 
 HostDevice::HostDevice(const Options& options)
-    : info_({.name = "host emulation",
+    : info_({.kind = "emulated",
+             .name = "host emulation",
              .multiprocessors = options.multiprocessors,
              .compute_capability = 90,
              .memory_bytes = options.memory_bytes}) {}
@@ -480,3 +482,7 @@ void HostDevice::RunFront(Queue& queue) {
 }
 
 }  // namespace baton::emulated
+
+absl::StatusOr<std::unique_ptr<baton::cuda::Device>> baton::OpenEmulatedGpu() {
+  return std::make_unique<emulated::HostDevice>();
+}

@@ -106,8 +106,13 @@ TEST_F(ValidateTest, NamesTheFieldOfStepLimits) {
   const auto prepare = [this](const StepLimits& limits) {
     return backend_->PrepareSteps(limits).status();
   };
-  const StepLimits good{
-      .rows = 4, .logit_rows = 2, .heads = 4, .kv_heads = 2, .head_dim = 8, .feed_forward = 16};
+  const StepLimits good{.rows = 4,
+                        .logit_rows = 2,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 8,
+                        .feed_forward = 16,
+                        .vocabulary = 32};
   EXPECT_TRUE(prepare(good).ok());
   EXPECT_NE(*backend_->PrepareSteps(good), *backend_->PrepareSteps(good));
   StepLimits limits = good;
