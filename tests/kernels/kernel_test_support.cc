@@ -6,27 +6,40 @@
 #include "kernels/rope.h"
 
 namespace baton {
+namespace {
 
-std::string IsaTestName(const ::testing::TestParamInfo<std::string>& info) {
+BackendOptions OptionsFor(const std::string& parameter, int threads) {
+  if (parameter == "emulated" || parameter == "cuda") {
+    return {.device = parameter};
+  }
+  return {.device = "cpu", .cpu = {.isa = parameter, .threads = threads}};
+}
+
+}  // namespace
+
+std::string BackendTestName(const ::testing::TestParamInfo<std::string>& info) {
   return info.param;
 }
 
 void KernelTest::SetUp() {
-  absl::StatusOr<std::unique_ptr<Backend>> backend =
-      CreateCpuBackend({.isa = GetParam(), .threads = 1});
-  if (absl::IsFailedPrecondition(backend.status())) {
-    GTEST_SKIP() << std::string(backend.status().message());
+  absl::StatusOr<ChosenBackend> chosen = CreateBackend(OptionsFor(GetParam(), /*threads=*/1));
+  if (absl::IsFailedPrecondition(chosen.status())) {
+    GTEST_SKIP() << std::string(chosen.status().message());
   }
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  backend_ = *std::move(backend);
-  EXPECT_EQ(std::string(backend_->arithmetic()), "cpu-" + GetParam());
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  backend_ = std::move(chosen->backend);
+  const std::string arithmetic(backend_->arithmetic());
+  if (GetParam() == "cuda") {
+    EXPECT_EQ(arithmetic.substr(0, 7), "cuda-sm");
+  } else {
+    EXPECT_EQ(arithmetic, (IsEmulated() ? "cuda-" : "cpu-") + GetParam());
+  }
 }
 
 std::unique_ptr<Backend> KernelTest::MakeBackend(int threads) const {
-  absl::StatusOr<std::unique_ptr<Backend>> backend =
-      CreateCpuBackend({.isa = GetParam(), .threads = threads});
-  EXPECT_TRUE(backend.ok()) << backend.status();
-  return *std::move(backend);
+  absl::StatusOr<ChosenBackend> chosen = CreateBackend(OptionsFor(GetParam(), threads));
+  EXPECT_TRUE(chosen.ok()) << chosen.status();
+  return std::move(chosen->backend);
 }
 
 std::unique_ptr<PackedWeight> KernelTest::Pack(Backend& backend,

@@ -23,10 +23,12 @@ TEST_P(RowOpsTest, RmsNormAgreesWithTheOracle) {
       input[size + i] *= 1e3f;
     }
     const std::vector<float> weight = numbers.Normals(size);
-    std::vector<BFloat16> output(kRows * size);
+    const Array<float> device_input(backend(), input);
+    const Array<float> device_weight(backend(), weight);
+    const Array<BFloat16> output(backend(), std::vector<BFloat16>(kRows * size));
 
-    const absl::Status status = backend().RmsNorm({.input = {input.data(), kRows, width},
-                                                   .weight = {weight.data(), width},
+    const absl::Status status = backend().RmsNorm({.input = {device_input.data(), kRows, width},
+                                                   .weight = {device_weight.data(), width},
                                                    .epsilon = 1e-5f,
                                                    .output = {output.data(), kRows, width}});
 
@@ -37,47 +39,58 @@ TEST_P(RowOpsTest, RmsNormAgreesWithTheOracle) {
           reference::RmsNorm(RowOf(input, t, size), ToDoubles(weight), static_cast<double>(1e-5f));
       expected.insert(expected.end(), row.begin(), row.end());
     }
-    ExpectClose(ToDoubles(output), expected, kRoundedOnce);
+    ExpectClose(ToDoubles(output.Read()), expected, kRoundedOnce);
   }
 }
 
 TEST_P(RowOpsTest, RmsNormTakesTheRowsItIsTold) {
   Numbers numbers(42);
-  const std::vector<float> input = numbers.Normals(6 * 20);
-  const std::vector<float> weight = numbers.Normals(20);
-  std::vector<BFloat16> all(6 * 20);
-  std::vector<BFloat16> some(2 * 20);
+  const Array<float> input(backend(), numbers.Normals(6 * 20));
+  const Array<float> weight(backend(), numbers.Normals(20));
+  const Array<BFloat16> all(backend(), std::vector<BFloat16>(6 * 20));
+  const Array<BFloat16> some(backend(), std::vector<BFloat16>(3 * 20, ToBFloat16(7)));
   RmsNormArgs args{.input = {input.data(), 6, 20},
                    .weight = {weight.data(), 20},
                    .epsilon = 1e-5f,
                    .output = {all.data(), 6, 20}};
   ASSERT_TRUE(backend().RmsNorm(args).ok());
 
-  const std::vector<int> rows = {5, 2};
+  const std::vector<int> rows = {5, kIdleRow, 2};
   args.rows = rows;
-  args.output = {some.data(), 2, 20};
+  args.output = {some.data(), 3, 20};
   ASSERT_TRUE(backend().RmsNorm(args).ok());
 
-  EXPECT_EQ(std::memcmp(some.data(), all.data() + 5 * 20, 20 * sizeof(BFloat16)), 0);
-  EXPECT_EQ(std::memcmp(some.data() + 20, all.data() + 2 * 20, 20 * sizeof(BFloat16)), 0);
+  const std::vector<BFloat16> expected = all.Read();
+  const std::vector<BFloat16> taken = some.Read();
+  EXPECT_EQ(std::memcmp(taken.data(), expected.data() + 5 * 20, 20 * sizeof(BFloat16)), 0);
+  EXPECT_EQ(std::memcmp(taken.data() + 40, expected.data() + 2 * 20, 20 * sizeof(BFloat16)), 0);
+  for (std::size_t i = 20; i < 40; ++i) {
+    ASSERT_EQ(taken[i], BFloat16{}) << "an idle row: " << i;
+  }
 }
 
 TEST_P(RowOpsTest, EmbeddingsAreTheRowsOfThePackedWeight) {
   Numbers numbers(44);
   constexpr int kVocabulary = 77;
-  constexpr int kWidth = 18;
-  const std::vector<float> values = RoundedToBFloat16(numbers.Normals(kVocabulary * kWidth));
-  const std::unique_ptr<PackedWeight> embedding = Pack(backend(), kVocabulary, kWidth, values);
-  const std::vector<TokenId> tokens = {TokenId(0), TokenId(76), TokenId(31), TokenId(32),
-                                       TokenId(31)};
-  std::vector<float> hidden(tokens.size() * kWidth);
+  for (const int width : {2, 18, 64, 190}) {
+    const auto size = static_cast<std::size_t>(width);
+    const std::vector<float> values = RoundedToBFloat16(numbers.Normals(kVocabulary * size));
+    const std::unique_ptr<PackedWeight> embedding = Pack(backend(), kVocabulary, width, values);
+    const std::vector<TokenId> tokens = {TokenId(0), TokenId(76), TokenId(31),
+                                         kIdleToken, TokenId(32), TokenId(31)};
+    const int count = static_cast<int>(tokens.size());
+    const Array<float> hidden(backend(), std::vector<float>(tokens.size() * size, 7.0f));
 
-  const absl::Status status = backend().EmbedTokens(
-      {.tokens = tokens, .embedding = embedding.get(), .hidden = {hidden.data(), 5, kWidth}});
+    const absl::Status status = backend().EmbedTokens(
+        {.tokens = tokens, .embedding = embedding.get(), .hidden = {hidden.data(), count, width}});
 
-  ASSERT_TRUE(status.ok()) << status;
-  for (std::size_t t = 0; t < tokens.size(); ++t) {
-    EXPECT_EQ(RowOf(hidden, t, kWidth), RowOf(values, tokens[t].value(), kWidth)) << t;
+    ASSERT_TRUE(status.ok()) << status;
+    const std::vector<float> rows = hidden.Read();
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const auto expected =
+          tokens[t] == kIdleToken ? reference::Row(size) : RowOf(values, tokens[t].value(), size);
+      EXPECT_EQ(RowOf(rows, t, size), expected) << t;
+    }
   }
 }
 
@@ -90,16 +103,20 @@ TEST_P(RowOpsTest, RowsDoNotDependOnBatchOrThreads) {
   const std::vector<float> input = numbers.Normals(kRows * kWidth);
   const std::vector<float> weight = numbers.Normals(kWidth);
   const auto run = [&](Backend& backend, int first, int count) {
-    std::vector<BFloat16> output(static_cast<std::size_t>(count) * kStride);
-    const auto rows = TensorView<const float>(input.data(), kRows, kWidth).Rows(first, count);
+    const Array<float> device_input(backend, input);
+    const Array<float> device_weight(backend, weight);
+    const Array<BFloat16> output(backend,
+                                 std::vector<BFloat16>(static_cast<std::size_t>(count) * kStride));
+    const auto rows =
+        TensorView<const float>(device_input.data(), kRows, kWidth).Rows(first, count);
     const auto view = TensorView<BFloat16>(output.data(), count, kWidth).WithRowStride(kStride);
     EXPECT_TRUE(backend
                     .RmsNorm({.input = rows,
-                              .weight = {weight.data(), kWidth},
+                              .weight = {device_weight.data(), kWidth},
                               .epsilon = 1e-6f,
                               .output = view})
                     .ok());
-    return output;
+    return output.Read();
   };
   const std::vector<BFloat16> together = run(backend(), 0, kRows);
 
@@ -115,24 +132,69 @@ TEST_P(RowOpsTest, RowsDoNotDependOnBatchOrThreads) {
 }
 
 TEST_P(RowOpsTest, AllocatesZeroedAlignedMemoryAndCopies) {
-  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = backend().Allocate(3 << 20);
+  constexpr std::size_t kBytes = 3 << 20;
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = backend().Allocate(kBytes);
   ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_EQ((*memory)->size_bytes(), std::size_t{3} << 20);
+  EXPECT_EQ((*memory)->size_bytes(), kBytes);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>((*memory)->data()) % 4096, 0u);
-  for (std::size_t i = 0; i < (*memory)->size_bytes(); ++i) {
-    ASSERT_EQ((*memory)->data()[i], std::byte{0}) << i;
-  }
+  std::vector<std::byte> content(kBytes, std::byte{1});
+  const auto read = [&] {
+    return backend().Copy({.destination = content.data(),
+                           .source = (*memory)->data(),
+                           .bytes = kBytes,
+                           .direction = CopyDirection::kDeviceToHost});
+  };
+  ASSERT_TRUE(read().ok());
+  ASSERT_TRUE(backend().Synchronize().ok());
+  EXPECT_TRUE(std::ranges::all_of(content, [](std::byte each) { return each == std::byte{0}; }));
 
   const std::vector<std::byte> source(100, std::byte{5});
-  std::byte* destination = (*memory)->data() + 1000;
-  ASSERT_TRUE(
-      backend().Copy({.destination = destination, .source = source.data(), .bytes = 100}).ok());
-  EXPECT_EQ(std::memcmp(destination, source.data(), 100), 0);
-  EXPECT_EQ(destination[100], std::byte{0});
-  EXPECT_TRUE(backend().Synchronize().ok());
+  std::byte* const destination = (*memory)->data() + 1000;
+  ASSERT_TRUE(backend()
+                  .Copy({.destination = destination,
+                         .source = source.data(),
+                         .bytes = 100,
+                         .direction = CopyDirection::kHostToDevice})
+                  .ok());
+  ASSERT_TRUE(backend()
+                  .Copy({.destination = destination + 200,
+                         .source = destination + 50,
+                         .bytes = 50,
+                         .direction = CopyDirection::kDeviceToDevice})
+                  .ok());
+  ASSERT_TRUE(read().ok());
+  ASSERT_TRUE(backend().Synchronize().ok());
+  for (std::size_t i = 0; i < 400; ++i) {
+    const bool written = i < 100 || (i >= 200 && i < 250);
+    ASSERT_EQ(content[1000 + i], written ? std::byte{5} : std::byte{0}) << i;
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, RowOpsTest, kEveryIsa, IsaTestName);
+// More than any staging piece holds, of a size that is no multiple of anything.
+TEST_P(RowOpsTest, CopiesOfAnySizeArriveWhole) {
+  Numbers numbers(46);
+  std::vector<int> values((9 << 20) / 4 + 13);
+  std::ranges::generate(values, [&] { return numbers.Below(1 << 30); });
+  const Array<int> array(backend(), values);
+  EXPECT_EQ(array.Read(), values);
+}
+
+TEST_P(RowOpsTest, SaysHowMuchMemoryThereIs) {
+  const absl::StatusOr<MemoryBudget> before = backend().Memory();
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_GT(before->free_bytes, 0u);
+  EXPECT_GT(before->default_pool_bytes, 0u);
+  if (IsCuda()) {
+    constexpr std::size_t kBytes = std::size_t{64} << 20;
+    const auto memory = backend().Allocate(kBytes);
+    ASSERT_TRUE(memory.ok());
+    const MemoryBudget after = *backend().Memory();
+    EXPECT_LE(after.free_bytes, before->free_bytes - kBytes);
+    EXPECT_LT(after.default_pool_bytes, after.free_bytes);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, RowOpsTest, kEveryBackend, BackendTestName);
 
 }  // namespace
 }  // namespace baton

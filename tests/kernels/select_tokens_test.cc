@@ -15,10 +15,11 @@ class SelectTokensTest : public KernelTest {
   absl::StatusOr<SelectedToken> SelectOne(const std::vector<float>& logits,
                                           const TokenSelection& row) {
     std::vector<SelectedToken> selected(1);
-    const absl::Status status =
-        backend().SelectTokens({.logits = {logits.data(), 1, static_cast<int>(logits.size())},
-                                .rows = std::span(&row, 1),
-                                .selected = selected});
+    const Array<float> device_logits(backend(), logits);
+    const absl::Status status = backend().SelectTokens(
+        {.logits = {device_logits.data(), 1, static_cast<int>(logits.size())},
+         .rows = std::span(&row, 1),
+         .selected = selected});
     if (!status.ok()) {
       return status;
     }
@@ -31,17 +32,50 @@ class SelectTokensTest : public KernelTest {
     return selected.ok() ? selected->token.value() : 0xffffffffu;
   }
 
-  // How often each token comes in `draws` draws at positions 0, 1, ...
+  // The draws at positions 0, 1, ...
+  std::vector<std::uint32_t> Draws(const std::vector<float>& logits,
+                                   const TokenSelection& row,
+                                   int draws) {
+    constexpr int kAtOnce = 50;
+    const int vocabulary = static_cast<int>(logits.size());
+    std::vector<float> repeated;
+    for (int i = 0; i < kAtOnce; ++i) {
+      repeated.insert(repeated.end(), logits.begin(), logits.end());
+    }
+    const Array<float> device_logits(backend(), repeated);
+    std::vector<std::uint32_t> tokens;
+    for (int first = 0; first < draws; first += kAtOnce) {
+      const int count = std::min(kAtOnce, draws - first);
+      std::vector<TokenSelection> rows(static_cast<std::size_t>(count), row);
+      std::vector<SelectedToken> selected(rows.size());
+      for (int i = 0; i < count; ++i) {
+        rows[static_cast<std::size_t>(i)].position = static_cast<std::uint64_t>(first + i);
+      }
+      const absl::Status status =
+          backend().SelectTokens({.logits = {device_logits.data(), count, vocabulary},
+                                  .rows = rows,
+                                  .selected = selected});
+      EXPECT_TRUE(status.ok()) << status;
+      for (const SelectedToken& each : selected) {
+        tokens.push_back(each.token.value());
+      }
+    }
+    return tokens;
+  }
+
+  // How often each token comes in so many draws.
   std::map<std::uint32_t, int> Draw(const std::vector<float>& logits,
-                                    TokenSelection row,
+                                    const TokenSelection& row,
                                     int draws) {
     std::map<std::uint32_t, int> counts;
-    for (int i = 0; i < draws; ++i) {
-      row.position = static_cast<std::uint64_t>(i);
-      ++counts[Choose(logits, row)];
+    for (const std::uint32_t token : Draws(logits, row, draws)) {
+      ++counts[token];
     }
     return counts;
   }
+
+  // Enough that a wrong distribution is seen; the emulator takes a while for each.
+  int ManyDraws() const { return IsEmulated() ? 2000 : 20000; }
 };
 
 std::vector<float> LogsOf(const std::vector<double>& probabilities) {
@@ -91,20 +125,20 @@ TEST_P(SelectTokensTest, ALogitThatIsNotANumberIsAnErrorWhereverItIs) {
 
 TEST_P(SelectTokensTest, DrawsFollowTheDistribution) {
   const std::vector<double> probabilities = {0.05, 0.4, 0.25, 0.3};
-  constexpr int kDraws = 20000;
-  const std::map<std::uint32_t, int> counts = Draw(LogsOf(probabilities), {.seed = 7}, kDraws);
+  const int draws = ManyDraws();
+  const std::map<std::uint32_t, int> counts = Draw(LogsOf(probabilities), {.seed = 7}, draws);
   for (std::uint32_t token = 0; token < 4; ++token) {
     const double p = probabilities[token];
-    EXPECT_NEAR(counts.at(token), kDraws * p, 5 * std::sqrt(kDraws * p * (1 - p))) << token;
+    EXPECT_NEAR(counts.at(token), draws * p, 5 * std::sqrt(draws * p * (1 - p))) << token;
   }
 }
 
 TEST_P(SelectTokensTest, TemperatureFlattensTheDistribution) {
   // At temperature 2 the odds of 9 to 1 become 3 to 1.
-  constexpr int kDraws = 20000;
+  const int draws = ManyDraws();
   const std::map<std::uint32_t, int> counts =
-      Draw(LogsOf({0.9, 0.1}), {.temperature = 2, .seed = 8}, kDraws);
-  EXPECT_NEAR(counts.at(0), kDraws * 0.75, 5 * std::sqrt(kDraws * 0.75 * 0.25));
+      Draw(LogsOf({0.9, 0.1}), {.temperature = 2, .seed = 8}, draws);
+  EXPECT_NEAR(counts.at(0), draws * 0.75, 5 * std::sqrt(draws * 0.75 * 0.25));
 }
 
 TEST_P(SelectTokensTest, ATinyTemperatureIsGreedyAndNotNaN) {
@@ -118,7 +152,7 @@ TEST_P(SelectTokensTest, FiltersKeepWhatTheyShould) {
   const std::vector<float> logits = LogsOf({0.05, 0.4, 0.25, 0.3});
   const auto kept = [&](const TokenSelection& row) {
     std::vector<std::uint32_t> tokens;
-    for (const auto& [token, count] : Draw(logits, row, 400)) {
+    for (const auto& [token, count] : Draw(logits, row, IsEmulated() ? 150 : 400)) {
       tokens.push_back(token);
     }
     return tokens;
@@ -166,9 +200,9 @@ TEST_P(SelectTokensTest, TopPDrawsWhatAFullSortWouldGive) {
       for (const std::uint32_t token : order) {
         kept += kept < static_cast<double>(top_p) * total ? weight[token] : 0;
       }
-      for (std::uint64_t position = 0; position < 50; ++position) {
-        const std::uint32_t token =
-            Choose(logits, {.top_p = top_p, .seed = 9, .position = position});
+      const std::vector<std::uint32_t> tokens = Draws(logits, {.top_p = top_p, .seed = 9}, 50);
+      for (std::uint64_t position = 0; position < tokens.size(); ++position) {
+        const std::uint32_t token = tokens[position];
 
         // Float weights move the bounds between tokens by some 1e-6 of the whole.
         const double target = UniformDraw(9, position) * kept;
@@ -288,9 +322,11 @@ TEST_P(SelectTokensTest, ARowDoesNotDependOnTheRowsBesideItNorOnThreads) {
                     .logprobs = r % 6 == 0 ? std::optional<int>(3) : std::nullopt});
   }
   const auto run = [&](Backend& backend, int first, int count) {
+    const Array<float> device_logits(backend, logits);
     std::vector<SelectedToken> selected(static_cast<std::size_t>(count));
     const absl::Status status = backend.SelectTokens(
-        {.logits = TensorView<const float>(logits.data(), kRows, kVocabulary).Rows(first, count),
+        {.logits =
+             TensorView<const float>(device_logits.data(), kRows, kVocabulary).Rows(first, count),
          .rows = std::span(rows).subspan(static_cast<std::size_t>(first),
                                          static_cast<std::size_t>(count)),
          .selected = selected});
@@ -319,7 +355,7 @@ TEST_P(SelectTokensTest, TheSameSeedAndPositionGiveTheSameTokenAndOthersDoNot) {
   EXPECT_NE(Choose(logits, {.seed = 5, .position = 7}), token);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, SelectTokensTest, kEveryIsa, IsaTestName);
+INSTANTIATE_TEST_SUITE_P(On, SelectTokensTest, kEveryBackend, BackendTestName);
 
 }  // namespace
 }  // namespace baton
