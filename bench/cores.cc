@@ -40,7 +40,8 @@ std::map<int, std::int64_t> IdleTicks() {
   return ticks;
 }
 
-// Of the process as it was started: pinning must not narrow the choice for good.
+}  // namespace
+
 const std::vector<int>& PermittedCores() {
   static const std::vector<int> cores = [] {
     std::vector<int> permitted;
@@ -56,8 +57,6 @@ const std::vector<int>& PermittedCores() {
   }();
   return cores;
 }
-
-}  // namespace
 
 std::vector<int> IdlestCores(int count) {
   std::vector<int> cores = PermittedCores();

@@ -6,6 +6,10 @@
 
 namespace baton {
 
+// Those that this process may use, ascending; as it was started, whatever PinProcess has done
+// since.
+const std::vector<int>& PermittedCores();
+
 // The `count` cores of those that this process may use which were idlest over the last moments
 // (this takes a fifth of a second); all of them when there are fewer.
 std::vector<int> IdlestCores(int count);

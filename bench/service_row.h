@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/transfer_pool.h"
+#include "bench/transfer_row.h"
+#include "kvtransfer/transport.h"
+
+namespace baton {
+
+// How both processes of a row set up their TransferService.
+struct ServiceRow {
+  // Called before any other thread runs.
+  std::function<TransportFactory()> transport;
+  PoolMemory memory = PoolMemory::kHugePages;  // of the sender's pool
+};
+
+// A handoff from one TransferService to another, as between two workers. Blocks become ready as in
+// a prefill worker, chunks of 256 tokens at a time. With Piece::kBlock all layers of a chunk at
+// once. With Piece::kLayer one layer of the whole prompt after the other, each marked when the one
+// before has been handed to the transport, so that no two travel as one piece.
+absl::StatusOr<std::unique_ptr<TransferReceiver>> MakeServiceReceiver(const std::string& row,
+                                                                      const ServiceRow& service,
+                                                                      const TransferShape& shape);
+absl::Status RunServiceSender(const ServiceRow& service, const TransferShape& shape);
+
+}  // namespace baton
