@@ -90,6 +90,13 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(
     const EngineRunnerOptions& options, const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend,
                    CreateCpuBackend({.isa = options.isa, .threads = options.threads}));
+  return CreateOn(std::move(backend), options, checkpoint);
+}
+
+absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::CreateOn(
+    std::unique_ptr<Backend> backend,
+    const EngineRunnerOptions& options,
+    const Checkpoint& checkpoint) {
   EngineOptions engine_options{.kv_pool_bytes = options.kv_pool_bytes, .prefix_cache = false};
   engine_options.limits.max_batch_tokens = options.max_batch_tokens;
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,

@@ -31,6 +31,10 @@ class EngineRunner {
   // Borrows the checkpoint.
   static absl::StatusOr<std::unique_ptr<EngineRunner>> Create(const EngineRunnerOptions& options,
                                                               const Checkpoint& checkpoint);
+  // On any backend; `options.isa` and `threads` have no meaning.
+  static absl::StatusOr<std::unique_ptr<EngineRunner>> CreateOn(std::unique_ptr<Backend> backend,
+                                                                const EngineRunnerOptions& options,
+                                                                const Checkpoint& checkpoint);
 
   // Prefill: from Submit to the first token. Decode: from the first token of the stream that starts
   // last to its last token; all other streams take a token in every step of this time.

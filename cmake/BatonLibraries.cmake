@@ -1,14 +1,17 @@
-# Protobuf in module mode must come before gRPC's config package on Debian 12 (there is no protobuf config package).
+# A machine that only checks kernels and engine (tests/gpu/run.sh) needs no more than these.
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)
-find_package(Protobuf REQUIRED)
 find_package(absl REQUIRED)
-find_package(gRPC CONFIG REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(ucx CONFIG REQUIRED)
-find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(GTest REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+if(NOT BATON_KERNELS_ONLY)
+  # Protobuf in module mode must come before gRPC's config package on Debian 12 (there is no protobuf config package).
+  find_package(Protobuf REQUIRED)
+  find_package(gRPC CONFIG REQUIRED)
+  find_package(ucx CONFIG REQUIRED)
+  find_package(prometheus-cpp CONFIG REQUIRED)
+endif()

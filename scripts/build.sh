@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configures and builds.
-# Usage: scripts/build.sh [PRESET [TARGET...]]    PRESET: release (default), dev, tsan, nocuda
+# Usage: scripts/build.sh [PRESET [TARGET...]]    PRESET: release (default), dev, tsan, nocuda, gpu
 # Environment: BATON_WERROR=OFF to let warnings pass (another compiler than Debian 12's), BATON_JOBS
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
