@@ -134,7 +134,7 @@ absl::Status StagedTransport::RegisterRegion(const MemoryRegion& region) {
 
 absl::StatusOr<PeerId> StagedTransport::Connect(const std::string& address) {
   ASSIGN_OR_RETURN(const PeerId peer, inner_->Connect(address));
-  peers_[peer] = {};
+  peers_.try_emplace(peer);
   return peer;
 }
 
@@ -210,7 +210,7 @@ std::optional<int> StagedTransport::PrepareToSleep() {
 }
 
 void StagedTransport::OnAccepted(PeerId peer) {
-  peers_[peer] = {};
+  peers_.try_emplace(peer);
   handler_.OnAccepted(peer);
 }
 
