@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/status_macros.h"
 #include "kernels/cuda/handles.h"
+#include "kvtransfer/staged/staged_transport.h"
 
 namespace baton {
 namespace {
@@ -153,6 +154,12 @@ class DeviceStagingCopier final : public StagingCopier {
 
 StagingCopierFactory MakeDeviceStagingCopier(cuda::Device& device) {
   return [&device] { return DeviceStagingCopier::Create(device); };
+}
+
+TransportFactory StageFor(cuda::Device* device, TransportFactory plain) {
+  return device == nullptr
+             ? plain
+             : staged::MakeTransport(std::move(plain), MakeDeviceStagingCopier(*device));
 }
 
 }  // namespace baton

@@ -65,7 +65,8 @@ absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory tr
                                            .layout_fingerprint = LayoutFingerprint(identity),
                                            .pool = {.base = engine_->pool_base(),
                                                     .layout = identity.kv,
-                                                    .blocks = engine_->pool_blocks()},
+                                                    .blocks = engine_->pool_blocks(),
+                                                    .kind = options.pool_kind},
                                            .times = options.transfer_times},
                                           std::move(transport)));
   if (!options.metrics_listen.empty()) {

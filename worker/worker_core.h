@@ -25,10 +25,11 @@ struct WorkerOptions {
   v1::Role role = v1::ROLE_UNSPECIFIED;
   EngineOptions engine;
   TransferTimes transfer_times;
-  std::string transport;       // name of what `transport` makes, for descriptions
-  std::string metrics_listen;  // host:port; empty: none
-  std::string advertise_host;  // of the metrics; empty: the host of `metrics_listen`
-  std::string trace_file;      // path; empty: none
+  MemoryKind pool_kind = MemoryKind::kHost;  // of the backend's memory
+  std::string transport;                     // name of what `transport` makes, for descriptions
+  std::string metrics_listen;                // host:port; empty: none
+  std::string advertise_host;                // of the metrics; empty: the host of `metrics_listen`
+  std::string trace_file;                    // path; empty: none
 };
 
 // What a prefill and a decode worker have in common: one model on one backend in one engine, and
