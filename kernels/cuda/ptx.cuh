@@ -4,7 +4,7 @@
 #include "kernels/cuda/launch.cuh"
 
 // The only file with PTX: instructions of sm_80 that C++ has no name for. Each has a body for the
-// emulator that does to every lane what the instruction does; tests/emulation/ptx_test.cc holds
+// emulator that does to every lane what the instruction does; tests/kernels/cuda/ptx_test.cc holds
 // both to the layouts below.
 //
 // Matrix instructions are for whole warps. With g = lane / 4 and t = lane % 4, a lane holds (PTX,
