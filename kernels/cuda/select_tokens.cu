@@ -199,8 +199,8 @@ __device__ float ReportLogprobs(const SamplingParams& params,
     const int size = min(kList, wanted - done);
     const Cut cut = ranking.Find<true>(static_cast<Units>(done + size));
     ranking.Collect(first, cut.place);
-    if (static_cast<int>(threadIdx.x) < size) {
-      const Place own = memory.list[threadIdx.x];
+    for (int t = static_cast<int>(threadIdx.x); t < size; t += kRankingThreads) {
+      const Place own = memory.list[t];
       int rank = done;
       for (int i = 0; i < size; ++i) {
         rank += memory.list[i] < own ? 1 : 0;

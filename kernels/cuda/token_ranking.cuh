@@ -18,10 +18,11 @@ namespace baton::BATON_CUDA_NAMESPACE {
 using Place = std::uint64_t;
 using Units = std::uint64_t;
 
-inline constexpr int kRankingThreads = 512;
+// Each with 64 bytes under way: what one multiprocessor can get from the L2 cache.
+inline constexpr int kRankingThreads = 256;
 inline constexpr int kRankingWarps = kRankingThreads / kWarp;
-inline constexpr int kBuckets = 1024;          // a multiple of kRankingThreads
-inline constexpr int kList = kRankingThreads;  // tokens that are compared each with each
+inline constexpr int kBuckets = 1024;  // a multiple of kRankingThreads
+inline constexpr int kList = 512;      // tokens that are compared each with each
 inline constexpr float kUnitsOfOne = 0x1p44f;
 inline constexpr Place kNowhere = ~Place{0};
 
@@ -354,8 +355,8 @@ __device__ inline Cut TokenRanking::Find(Units goal) {
   Collect(within.bucket, within.first, within.last);
   // Every token of the list adds up what comes before it; one of them holds the goal.
   const int size = static_cast<int>(memory_.list_size);
-  if (static_cast<int>(threadIdx.x) < size) {
-    const Place own = memory_.list[threadIdx.x];
+  for (int t = static_cast<int>(threadIdx.x); t < size; t += kRankingThreads) {
+    const Place own = memory_.list[t];
     Units count = within.count_before;
     Units units = within.units_before;
     for (int i = 0; i < size; ++i) {
@@ -363,7 +364,7 @@ __device__ inline Cut TokenRanking::Find(Units goal) {
       count += before ? 1 : 0;
       units += before ? memory_.list_units[i] : 0;
     }
-    const Units own_units = memory_.list_units[threadIdx.x];
+    const Units own_units = memory_.list_units[t];
     if (kByCount ? count + 1 == goal : units < goal && goal <= units + own_units) {
       memory_.cut = {.place = own, .units = units + own_units};
     }

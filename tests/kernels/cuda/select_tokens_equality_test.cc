@@ -80,7 +80,7 @@ TEST_P(SelectTokensEquality, OfManyRowsOfEveryKind) {
   for (const std::size_t vocabulary : {1u, 17u, 1000u, 4099u}) {
     for (const float spread : {0.0f, 1e-3f, 1.0f, 4.0f}) {
       SCOPED_TRACE(testing::Message() << "V " << vocabulary << " spread " << spread);
-      constexpr std::size_t kRows = 60;
+      constexpr std::size_t kRows = 30;
       std::vector<float> logits = numbers.Normals(kRows * vocabulary);
       for (std::size_t i = 0; i < logits.size(); ++i) {
         logits[i] = 5 + spread * (i % 4 == 0 ? std::round(logits[i]) : logits[i]);
@@ -101,7 +101,7 @@ TEST_P(SelectTokensEquality, OfManyRowsOfEveryKind) {
 TEST_P(SelectTokensEquality, WithPenaltiesBiasAndBans) {
   Numbers numbers(182);
   SCOPED_TRACE(numbers.Describe());
-  constexpr std::size_t kRows = 80;
+  constexpr std::size_t kRows = 60;
   constexpr std::size_t kVocabulary = 997;
   std::vector<float> logits = numbers.Normals(kRows * kVocabulary);
   for (float& logit : logits) {

@@ -26,7 +26,7 @@ constexpr double kBorder = 1e-5;
 #ifdef BATON_TEST_ON_GPU
 constexpr int kManyDraws = 20000;
 #else
-constexpr int kManyDraws = 600;
+constexpr int kManyDraws = 300;
 #endif
 
 int Choose(const std::vector<float>& logits, const SamplingCase& one) {
@@ -220,11 +220,11 @@ TEST(SelectTokensKernel, AnyTemperatureIsFineAndATinyOneIsGreedy) {
   for (const float temperature : {1e-5f, 1e-30f, std::numeric_limits<float>::denorm_min()}) {
     for (const float top_p : {1.0f, 0.9f}) {
       const SamplingRow row{.temperature = temperature, .top_p = top_p, .seed = 9};
-      EXPECT_EQ(Counts(ChooseOften({1, 3, 3.5f, 2, -kInf}, row, 20)), (Tokens{{2, 20}}));
+      EXPECT_EQ(Counts(ChooseOften({1, 3, 3.5f, 2, -kInf}, row, 5)), (Tokens{{2, 5}}));
     }
   }
   const SamplingRow flat{.temperature = std::numeric_limits<float>::max(), .seed = 9};
-  constexpr int kDraws = 300;
+  constexpr int kDraws = 150;
   const std::map<int, int> counts = Counts(ChooseOften({1, 3, 3.5f, -kInf}, flat, kDraws));
   for (int token = 0; token < 3; ++token) {
     EXPECT_NEAR(counts.at(token), kDraws / 3.0, 5 * std::sqrt(kDraws * 2 / 9.0)) << token;
@@ -236,7 +236,7 @@ TEST(SelectTokensKernel, FiltersKeepWhatTheyShould) {
   const std::vector<float> logits = LogsOf({0.05, 0.4, 0.25, 0.3});
   const auto kept = [&](const SamplingRow& row) {
     std::vector<int> tokens;
-    for (const auto& [token, count] : Counts(ChooseOften(logits, row, 80))) {
+    for (const auto& [token, count] : Counts(ChooseOften(logits, row, 50))) {
       tokens.push_back(token);
     }
     return tokens;
@@ -266,7 +266,7 @@ TEST(SelectTokensKernel, TopKAmongEqualsKeepsTheLowestIds) {
   for (const auto& [size, top_k] : {std::pair{50, 3}, std::pair{2000, 700}}) {
     const std::vector<float> logits(static_cast<std::size_t>(size), 1.0f);
     int largest = 0;
-    for (const int token : ChooseOften(logits, {.top_k = top_k}, 50)) {
+    for (const int token : ChooseOften(logits, {.top_k = top_k}, 20)) {
       EXPECT_LT(token, top_k);
       largest = std::max(largest, token);
     }
@@ -286,7 +286,7 @@ class SelectTokensWalk : public ::testing::TestWithParam<Shape> {};
 TEST_P(SelectTokensWalk, DrawsWhatSortingEverythingWouldGive) {
   Numbers numbers(172);
   SCOPED_TRACE(numbers.Describe());
-  for (const std::size_t vocabulary : {1u, 15u, 17u, 3001u}) {
+  for (const std::size_t vocabulary : {1u, 17u, 3001u}) {
     std::vector<float> logits = numbers.Normals(vocabulary);
     for (std::size_t i = 0; i < vocabulary; ++i) {
       logits[i] = GetParam().spread * (i % 3 == 0 ? std::round(logits[i]) : logits[i]) - 7;
@@ -302,7 +302,7 @@ TEST_P(SelectTokensWalk, DrawsWhatSortingEverythingWouldGive) {
                                     .min_p = min_p,
                                     .top_k = top_k,
                                     .seed = 90 + vocabulary},
-                                   vocabulary < 100 ? 4 : 8);
+                                   vocabulary < 100 ? 2 : 5);
         }
       }
     }
@@ -374,7 +374,7 @@ TEST(SelectTokensKernel, PenaltiesBiasAndBansChangeTheLogits) {
 TEST(SelectTokensKernel, BannedTokensAreNeverDrawn) {
   std::vector<float> logits;
   std::vector<SamplingCase> cases;
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const std::vector<float> row = LogsOf({0.1, 0.8, 0.1});
     logits.insert(logits.end(), row.begin(), row.end());
     cases.push_back(
