@@ -135,7 +135,10 @@ TEST_P(SelectTokensEquality, WithPenaltiesBiasAndBans) {
   ExpectEqualTokens(logits, rows);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, SelectTokensEquality, kEveryIsa, IsaTestName);
+INSTANTIATE_TEST_SUITE_P(Cpu,
+                         SelectTokensEquality,
+                         ::testing::Values("plain", "avx2", "avx512bf16", "amx"),
+                         BackendTestName);
 
 }  // namespace
 }  // namespace baton
