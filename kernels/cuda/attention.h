@@ -39,17 +39,18 @@ inline constexpr int kMaxSplits = 64;
 inline constexpr int kFewestTokensOfSplit = 128;
 
 struct AttentionParams {
-  const float* query = nullptr;   // [T, H, D], not rotated
-  std::int64_t query_stride = 0;  // elements from a row to the next
+  const float* query = nullptr;   // [T, H, D], not rotated; aligned to 16 bytes
+  std::int64_t query_stride = 0;  // elements from a row to the next, a multiple of 4
   KvPool pool;
   AttentionLists lists;
-  const float* rope = nullptr;  // [positions, D/2, 2]: cosine, sine of rotation by a position
+  const float* rope = nullptr;  // [positions, D/2, 2]: cosine, sine of rotation by a position;
+                                // aligned to 8 bytes
   float scale = 0;
   int heads = 0;     // H, a multiple of G
   int head_dim = 0;  // D: 64 or 128
   Element element = Element::kBFloat16;
-  void* output = nullptr;  // [T, H, D] of `element`
-  std::int64_t output_stride = 0;
+  void* output = nullptr;          // [T, H, D] of `element`
+  std::int64_t output_stride = 0;  // even
 };
 
 // Rows one by one, CUDA cores: grid (split, kv head, row of `rows`), then the splits of each row

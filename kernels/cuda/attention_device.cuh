@@ -32,7 +32,8 @@ struct alignas(kChunkBytes) Chunk {
 inline bool ValidParams(const cuda::AttentionParams& params) {
   const int kv_heads = params.pool.kv_heads;
   return (params.head_dim == 64 || params.head_dim == 128) && kv_heads > 0 && params.heads > 0 &&
-         params.heads % kv_heads == 0;
+         params.heads % kv_heads == 0 && params.query_stride % 4 == 0 &&
+         params.output_stride % 2 == 0;
 }
 
 // The block of a token of a segment whose part of the block table starts at `blocks`.
@@ -62,8 +63,9 @@ struct Angle {
 template <int kHeadDim>
 __device__ inline Angle AngleOf(const float* rope, int delta, int pair) {
   const int distance = delta < 0 ? -delta : delta;
-  const float* angle = rope + (static_cast<std::int64_t>(distance) * (kHeadDim / 2) + pair) * 2;
-  return {angle[0], delta < 0 ? -angle[1] : angle[1]};
+  const auto* angles = reinterpret_cast<const float2*>(rope);
+  const float2 angle = angles[static_cast<std::int64_t>(distance) * (kHeadDim / 2) + pair];
+  return {angle.x, delta < 0 ? -angle.y : angle.y};
 }
 
 // `low` and `high` are elements i and i + D/2 of a row.

@@ -60,6 +60,17 @@ __device__ KeyRange SplitRange(int visible, int splits, int split) {
           min(blocks * (split + 1) / splits * kBlockTokens, visible)};
 }
 
+__device__ void LoadChunk(const float* source, float (&x)[kChunkElements]) {
+  const auto* halves = reinterpret_cast<const float4*>(source);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    x[4 * i] = halves[i].x;
+    x[4 * i + 1] = halves[i].y;
+    x[4 * i + 2] = halves[i].z;
+    x[4 * i + 3] = halves[i].w;
+  }
+}
+
 // Afterwards the lane holds its 8 elements of each head's query, turned by the entry's delta.
 template <int kHeadDim, int kHeads>
 __device__ void TurnQuery(const cuda::AttentionParams& params,
@@ -69,19 +80,24 @@ __device__ void TurnQuery(const cuda::AttentionParams& params,
                           Stream<kHeads>* stream) {
   const int first = static_cast<int>(threadIdx.x) % (kHeadDim / kChunkElements) * kChunkElements;
   const bool upper = first >= kHeadDim / 2;
-  const int first_pair = upper ? first - kHeadDim / 2 : first;
+  const int pair = upper ? first - kHeadDim / 2 : first;
   const float factor = params.scale * kLog2E;
+  Angle angles[kChunkElements];
 #pragma unroll
   for (int i = 0; i < kChunkElements; ++i) {
-    const int pair = first_pair + i;
-    const Angle angle = AngleOf<kHeadDim>(params.rope, delta, pair);
+    angles[i] = AngleOf<kHeadDim>(params.rope, delta, pair + i);
+  }
 #pragma unroll
-    for (int head = 0; head < kHeads; ++head) {
-      const float* query = row_query + head * kHeadDim;
-      float2 turned = {0, 0};
-      if (head < heads) {
-        turned = Turned(query[pair], query[pair + kHeadDim / 2], angle);
-      }
+  for (int head = 0; head < kHeads; ++head) {
+    float low[kChunkElements] = {};
+    float high[kChunkElements] = {};
+    if (head < heads) {
+      LoadChunk(row_query + head * kHeadDim + pair, low);
+      LoadChunk(row_query + head * kHeadDim + pair + kHeadDim / 2, high);
+    }
+#pragma unroll
+    for (int i = 0; i < kChunkElements; ++i) {
+      const float2 turned = Turned(low[i], high[i], angles[i]);
       stream->query[head][i] = (upper ? turned.y : turned.x) * factor;
     }
   }

@@ -178,22 +178,24 @@ __device__ void TurnQueries(const cuda::AttentionParams& params,
                             std::byte* queries) {
   constexpr int kRowWords = kHeadDim / 4;  // two elements each, of the lower half of a row
   const float factor = params.scale * kLog2E;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const Pair lane_pair = PairOf(tile, lane % kWarpRows);
+  const int lane_delta = params.lists.delta[params.lists.row_segments[lane_pair.row] + entry];
   __syncwarp();  // the queries before are not needed any more
-#pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x) % kLanes; i < kWarpRows * kRowWords; i += kLanes) {
-    const int warp_row = i / kRowWords;
-    const int column = i % kRowWords * 2;
+#pragma unroll 4
+  for (int i = 0; i < kWarpRows * kRowWords; i += kLanes) {
+    const int warp_row = (i + lane) / kRowWords;
+    const int column = (i + lane) % kRowWords * 2;
+    const int delta = __shfl_sync(kAllLanes, lane_delta, warp_row);
     const Pair pair = PairOf(tile, warp_row);
     float2 turned[2] = {};
     if (pair.present) {
-      const int delta = params.lists.delta[params.lists.row_segments[pair.row] + entry];
       const float* query =
           params.query + pair.row * params.query_stride + pair.head * kHeadDim + column;
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        turned[j] = Turned(query[j], query[j + kHeadDim / 2],
-                           AngleOf<kHeadDim>(params.rope, delta, column + j));
-      }
+      const float2 low = *reinterpret_cast<const float2*>(query);
+      const float2 high = *reinterpret_cast<const float2*>(query + kHeadDim / 2);
+      turned[0] = Turned(low.x, high.x, AngleOf<kHeadDim>(params.rope, delta, column));
+      turned[1] = Turned(low.y, high.y, AngleOf<kHeadDim>(params.rope, delta, column + 1));
     }
     const auto word = [&](int first_column) {
       return reinterpret_cast<unsigned*>(

@@ -67,18 +67,18 @@ TEST_P(DecodeAttentionTest, ARowHasTheSameBitsAloneAndInCompany) {
   Numbers numbers(73);
   SCOPED_TRACE(numbers.Describe());
   AttentionContext context(ShapeOf(GetParam()), numbers);
-  const int a = context.AddSegment(330);
+  const int a = context.AddSegment(200);
   const int b = context.AddSegment(33);
   std::vector<RowView> views;
-  for (int t = 0; t < 8; ++t) {
-    views.push_back({{a, numbers.Below(600), 1 + numbers.Below(330)}, {b, t, numbers.Below(34)}});
+  for (int t = 0; t < 5; ++t) {
+    views.push_back({{a, numbers.Below(600), 1 + numbers.Below(200)}, {b, t, numbers.Below(34)}});
   }
   const std::vector<float> query = context.Queries(static_cast<int>(views.size()));
   const Bits together = context.Decode(query, 0, views, 7);
-  const Bits reversed = context.DecodeInOrder(query, views, {7, 6, 5, -1, 4, 3, 2, 1, -1, 0}, 3);
+  const Bits reversed = context.DecodeInOrder(query, views, {4, 3, -1, 2, 1, -1, 0}, 3);
 
   EXPECT_EQ(reversed, together);
-  for (int t = 0; t < 8; ++t) {
+  for (int t = 0; t < 5; ++t) {
     const Bits alone = context.Decode(query, t, {views[static_cast<std::size_t>(t)]});
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
                            together.begin() + static_cast<std::ptrdiff_t>(context.RowSize(t))))
