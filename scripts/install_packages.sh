@@ -17,6 +17,8 @@ PACKAGES=(
   libgtest-dev libgmock-dev python3 python3-venv python3-pip
   # tests of real networks: namespaces, cuts, losses, rates (tests/support/network.h)
   iproute2 nftables util-linux
+  # transfer-bench's network (ip); tests/rdma: a machine with a soft-RoCE device, its kernel's modules, its first image
+  iproute2 qemu-system-x86 busybox-static rdma-core ibverbs-providers kmod cpio
 )
 
 if [[ ${1:-} == --list ]]; then

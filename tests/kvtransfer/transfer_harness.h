@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -199,6 +200,19 @@ class FetchRecorder final : public FetchSink {
   std::map<HandoffId, End> ends_;
 };
 
+// The defaults, or so many times as long on a machine as slow as the one that tests/rdma emulates.
+inline TransferTimes TimesUnderTest() {
+  TransferTimes times;
+  const char* slowness = std::getenv("BATON_TEST_SLOWNESS");
+  if (const int factor = slowness == nullptr ? 1 : std::atoi(slowness); factor > 1) {
+    for (Duration* time :
+         {&times.suspect, &times.dead, &times.lease, &times.connect, &times.let_go}) {
+      *time *= factor;
+    }
+  }
+  return times;
+}
+
 // One process's worth: a pool, its service, and what was reported.
 struct Node {
   explicit Node(NodeTransport transport,
@@ -209,6 +223,7 @@ struct Node {
     options.instance = InstanceId::Make();
     options.pool = transport.pool_kind == MemoryKind::kHost ? pool.region() : pool.device_region();
     options.message_bytes = 16 * 1024;  // three small blocks: several messages for each handoff
+    options.times = TimesUnderTest();
     if (adjust) {
       adjust(options);
     }

@@ -6,6 +6,7 @@
 #include "kvtransfer/inproc/inproc_transport.h"
 #include "kvtransfer/ucx/ucx_transport.h"
 #include "tests/kvtransfer/transfer_harness.h"
+#include "tests/kvtransfer/ucx_under_test.h"
 
 namespace baton {
 namespace {
@@ -17,7 +18,7 @@ class Transfer : public testing::TestWithParam<std::string> {
     ucx::SetDefaults();
     const bool faulty = GetParam().starts_with("faulty_");
     TransportFactory plain =
-        GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+        GetParam().ends_with("ucx") ? MakeUcxUnderTest() : inproc::MakeTransport(hub_);
     if (GetParam().starts_with("staged_")) {
       return Staged(plain);
     }
@@ -28,7 +29,9 @@ class Transfer : public testing::TestWithParam<std::string> {
                                                    .count = 2}})
                   : plain;
   }
-  std::string Carrier() const { return GetParam().ends_with("ucx") ? "tcp" : "inproc"; }
+  std::string Carrier() const {
+    return GetParam().ends_with("ucx") ? UcxCarrierUnderTest() : "inproc";
+  }
 
   std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
 };

@@ -4,6 +4,7 @@
 #include "kvtransfer/inproc/inproc_transport.h"
 #include "kvtransfer/ucx/ucx_transport.h"
 #include "tests/kvtransfer/raw_peer.h"
+#include "tests/kvtransfer/ucx_under_test.h"
 
 namespace baton {
 namespace {
@@ -15,7 +16,7 @@ class TransportContract : public testing::TestWithParam<std::string> {
 
   TransportFactory Factory() {
     const TransportFactory plain =
-        GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
+        GetParam().ends_with("ucx") ? MakeUcxUnderTest() : inproc::MakeTransport(hub_);
     if (GetParam().starts_with("staged_")) {
       return Staged(plain).factory;
     }
