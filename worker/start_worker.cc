@@ -6,9 +6,10 @@
 #include "common/check.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends.h"
 #include "kvtransfer/ucx/ucx_transport.h"
 #include "model/model_path.h"
+#include "worker/device_staging_copier.h"
 
 namespace baton {
 namespace {
@@ -49,19 +50,23 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags
   LogEvent(LogLevel::kInfo, "model.opening", {{"path", path}});
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
                    Checkpoint::Open(path, flags.server.cache));
-  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, CreateCpuBackend(MakeCpuOptions(flags)));
+  ASSIGN_OR_RETURN(ChosenBackend chosen, CreateBackend(MakeBackendOptions(flags)));
+  LogEvent(LogLevel::kInfo, "device.chosen",
+           {{"backend", chosen.backend->arithmetic()}, {"reason", chosen.reason}});
   const TransportChoice choice = ChooseTransport(flags.kv_transport);
   LogEvent(LogLevel::kInfo, "transport.chosen",
            {{"transport", choice.name}, {"reason", choice.reason}});
   return WorkerCore::Create(
       {.role = role,
        .engine = MakeEngineOptions(flags),
+       .pool_kind = MemoryKindOf(chosen.device),
        .transport = choice.name,
        .metrics_listen = flags.server.metrics_listen,
        .advertise_host = flags.server.advertise_host,
        .trace_file = flags.server.trace_file},
-      std::move(checkpoint), std::move(backend),
-      ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host)));
+      std::move(checkpoint), std::move(chosen.backend),
+      StageFor(chosen.device,
+               ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host))));
 }
 
 }  // namespace baton

@@ -34,10 +34,6 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
     return absl::OkStatus();
   });
   flags.Check([&settings]() -> absl::Status {
-    if (settings.device == "cuda" || settings.device == "emulated") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("device: this build has no ", settings.device, " backend"));
-    }
     if (settings.kv_transport == "rdma" || settings.kv_transport == "mapped" ||
         settings.kv_transport == "grpc") {
       return absl::InvalidArgumentError(absl::StrCat("kv-transport: ", settings.kv_transport,
@@ -59,8 +55,9 @@ EngineOptions MakeEngineOptions(const WorkerFlags& settings) {
           .prefix_cache = settings.prefix_cache == "on"};
 }
 
-CpuOptions MakeCpuOptions(const WorkerFlags& settings) {
-  return {.isa = settings.cpu_isa, .threads = static_cast<int>(settings.threads)};
+BackendOptions MakeBackendOptions(const WorkerFlags& settings) {
+  return {.device = settings.device,
+          .cpu = {.isa = settings.cpu_isa, .threads = static_cast<int>(settings.threads)}};
 }
 
 }  // namespace baton

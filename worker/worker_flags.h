@@ -7,7 +7,7 @@
 #include "common/flags.h"
 #include "engine/engine.h"
 #include "frontend/server_flags.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends.h"
 
 namespace baton {
 
@@ -31,6 +31,6 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings);
 
 // From checked flags.
 EngineOptions MakeEngineOptions(const WorkerFlags& settings);
-CpuOptions MakeCpuOptions(const WorkerFlags& settings);
+BackendOptions MakeBackendOptions(const WorkerFlags& settings);
 
 }  // namespace baton
