@@ -51,6 +51,8 @@ class FaultyTransport final : public Transport, public TransportHandler {
   absl::Status Send(PeerId peer, OutgoingMessage message) override {
     const Fault* fault = NextFault(message.header);
     ++log_->messages;
+    log_->parts += message.payload.size();
+    log_->header_bytes += message.header.size();
     if (fault == nullptr) {
       return Forward(peer, std::move(message), 1);
     }

@@ -30,9 +30,11 @@ struct Fault {
   int rounds = 20;  // kDelay only
 };
 
-// Counts what went through. Thread-safe.
+// Counts what was given to be sent. Thread-safe.
 struct FaultLog {
   std::atomic<int> messages = 0;
+  std::atomic<std::size_t> parts = 0;         // of payloads: what a transport gets as an IOV list
+  std::atomic<std::size_t> header_bytes = 0;  // of all messages
   std::atomic<int> injected = 0;
 };
 

@@ -61,6 +61,12 @@ class ChildProcess {
     return line;
   }
 
+  // To its standard input; false when it no longer reads.
+  bool WriteLine(const std::string& line) const {
+    const std::string text = line + '\n';
+    return write(input_, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  }
+
   void Signal(int signal) const {
     if (pid_ > 0) {
       kill(pid_, signal);

@@ -2,6 +2,7 @@
 
 #include "kvtransfer/ucx/ucx_transport.h"
 #include "tests/kvtransfer/child_process.h"
+#include "tests/kvtransfer/endurance.h"
 #include "tests/kvtransfer/peer_process.h"
 #include "tests/kvtransfer/transfer_harness.h"
 
@@ -93,6 +94,25 @@ TEST_F(TwoProcesses, StoppedPrefillSideIsNoticed) {
   prefill->Signal(SIGCONT);
   EXPECT_FALSE(WaitUntil([&] { return !decode.pool.IsUntouched(BlockId(3)); },
                          std::chrono::milliseconds(100)));
+}
+
+// T32: of a peer that died with nothing open nothing is kept, and nobody tries to reach it.
+TEST_F(TwoProcesses, NothingOfADeadPeerIsKept) {
+  Node decode(ucx::MakeTransport({}));
+  const std::size_t files_before = ProcessUse::Now().open_files;
+  std::unique_ptr<ChildProcess> prefill = StartPrefill(0, kProcessBlocks, decode);
+  ASSERT_TRUE(Fetch(decode).ok());
+  ASSERT_TRUE(decode.fetches.WaitEnd(id_));
+  ASSERT_EQ(decode.service->stats().connections, 1);
+
+  prefill.reset();
+
+  EXPECT_TRUE(
+      WaitUntil([&] { return decode.service->stats().connections == 0; }, std::chrono::seconds(2)));
+  EXPECT_TRUE(WaitUntil([&] { return ProcessUse::Now().open_files == files_before; }))
+      << ProcessUse::Now().open_files << " open files, " << files_before << " before";
+  EXPECT_EQ(decode.service->stats().connects, 1u);
+  EXPECT_TRUE(decode.IsIdle());
 }
 
 // F4: the decode side is killed; pinned blocks come back with the end of the lease.
