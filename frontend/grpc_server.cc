@@ -19,24 +19,23 @@ namespace baton {
 namespace {
 
 constexpr int kMaxMessageBytes = 16 << 20;
-// A client whose machine has vanished is noticed after about a minute; a client may ping as often
-// as it likes.
-constexpr int kKeepaliveTimeMs = 40'000;
-constexpr int kKeepaliveTimeoutMs = 20'000;
 constexpr std::chrono::milliseconds kTick{20};
 // For what is cancelled to end by itself, and for last bytes to leave, before the server is torn
 // down.
 constexpr std::chrono::milliseconds kCancelTime{2'000};
 constexpr std::chrono::milliseconds kFlushTime{1'000};
 
-void Configure(grpc::ServerBuilder& builder) {
+void Configure(grpc::ServerBuilder& builder, const GrpcServerOptions& options) {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   // With port reuse on, a second process would share a taken port instead of failing.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             static_cast<int>(options.ping_after.count()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             static_cast<int>(options.ping_answer.count()));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // however long a call is
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);  // a client may ping as it likes
 }
 
 std::string HostOf(const std::string& host_port) {
@@ -54,7 +53,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(builder);
+  Configure(builder, options);
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                    MakeServerCredentials(options.tls));
   int port = 0;

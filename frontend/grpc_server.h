@@ -28,6 +28,10 @@ struct GrpcServerOptions {
   std::string advertise_host;          // empty: the host of `listen`
   TlsFiles tls;
   std::chrono::milliseconds drain_grace{30'000};
+  // A peer with open calls that has been silent for the first is pinged, and its calls are
+  // cancelled when it does not answer in the second: its machine or the network to it has vanished.
+  std::chrono::milliseconds ping_after{40'000};
+  std::chrono::milliseconds ping_answer{20'000};
 };
 
 struct ServedService {

@@ -121,11 +121,18 @@ LogOptions MakeLogOptions(const ServerFlags& settings, std::string component) {
 }
 
 GrpcServerOptions MakeGrpcServerOptions(const ServerFlags& settings, std::string role) {
-  return {.role = std::move(role),
-          .listen = settings.listen,
-          .advertise_host = settings.advertise_host,
-          .tls = settings.tls,
-          .drain_grace = std::chrono::milliseconds(settings.drain_grace_ms)};
+  GrpcServerOptions options{.role = std::move(role),
+                            .listen = settings.listen,
+                            .advertise_host = settings.advertise_host,
+                            .tls = settings.tls,
+                            .drain_grace = std::chrono::milliseconds(settings.drain_grace_ms)};
+  if (options.role != "router") {
+    // Blocks must not be kept for a minute for a router that the network has taken away. Not
+    // sooner: a gRPC client in whose calls nobody waits looks at its connection every five seconds.
+    options.ping_after = std::chrono::seconds(3);
+    options.ping_answer = std::chrono::seconds(7);
+  }
+  return options;
 }
 
 }  // namespace baton

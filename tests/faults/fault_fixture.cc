@@ -36,6 +36,7 @@ void FaultTest::SetUp() {
                                  .prefill_workers = PrefillWorkers(),
                                  .worker_flags = std::move(worker_flags),
                                  .decode_workers = DecodeWorkers(),
+                                 .failpoint_folder = FailpointFolder(),
                                  .network = Network()});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   cluster_ = *std::move(cluster);

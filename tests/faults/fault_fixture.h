@@ -38,6 +38,7 @@ class FaultTest : public testing::Test {
   virtual int PrefillWorkers() const { return 1; }
   virtual int DecodeWorkers() const { return 1; }
   virtual const TestNetwork* Network() const { return nullptr; }
+  virtual std::string FailpointFolder() const { return ""; }
 
   static void TearDownTestSuite();
   // Starts the reference engine, unless an earlier test of the suite has, and the cluster.

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <tuple>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr std::chrono::milliseconds kReconnected = std::chrono::seconds(4);
 // Ejected a second after its last answer, which was up to one poll before the cut.
 constexpr std::chrono::milliseconds kEjected = std::chrono::milliseconds(1500);
+// A worker pings a silent router after 3 s, and takes it for gone 7 s later.
+constexpr std::chrono::milliseconds kVanished = std::chrono::seconds(11);
 
 const absl::StatusOr<std::unique_ptr<TestNetwork>>& TheNetwork() {
   static const absl::StatusOr<std::unique_ptr<TestNetwork>> network = TestNetwork::Create(3);
@@ -52,8 +55,7 @@ class NetworkTest : public FaultTest {
   static const TestHost& decode_host() { return network().host(1); }
   static const TestHost& prefill_host() { return network().host(2); }
 
-  int KvPort() {
-    const std::string address = cluster().prefill().Door("kv");
+  static int PortOf(const std::string& address) {
     int port = 0;
     EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) << address;
     return port;
@@ -70,15 +72,11 @@ class NetworkTest : public FaultTest {
         kPatience);
   }
 
-  // The decode worker computes the prompt itself, or has told the client something.
-  bool HasBegunToRecover(const StreamedCompletion& stream) {
-    return cluster().decode().Load().prefilled_tokens() > 0 || !stream.tokens().empty();
-  }
-
   // The request was caught in a handoff whose network has just failed.
   void ExpectRecovery(StreamedCompletion& stream, const Tokens& expected) {
     const TimePoint failed = Clock::System().Now();
-    EXPECT_TRUE(WaitUntil([&] { return HasBegunToRecover(stream); }, Promised(kRecoveryBegins)));
+    EXPECT_TRUE(WaitUntil([&] { return cluster().decode().Load().prefilled_tokens() > 0; },
+                          Promised(kRecoveryBegins)));
     Print("recovery begins after", failed);
     EXPECT_EQ(stream.WaitForEnd(), absl::OkStatus());
     EXPECT_EQ(stream.tokens(), expected);
@@ -114,23 +112,245 @@ class NetworkTest : public FaultTest {
   }
 };
 
-// Every packet between the two workers is lost, with the prompt being computed.
-TEST_F(NetworkTest, WorkersCutOffWhilePiecesStream) {
+// Where a handoff is when its network fails: S4, and S5 with little of it through.
+enum class Moment { kComputing, kServing };
+// What happens to it.
+enum class Failure { kSilence, kKvSilence, kKvReset, kAbort };
+
+class HandoffNetworkTest : public NetworkTest,
+                           public testing::WithParamInterface<std::tuple<Moment, Failure>> {
+ protected:
+  bool WaitForMoment() {
+    if (std::get<Moment>(GetParam()) == Moment::kComputing) {
+      return WaitForHandoff();
+    }
+    // Slow enough that the pieces are nearly all still to come when the prompt is computed.
+    EXPECT_EQ(network().SetRate(decode_host(), 4000), absl::OkStatus());
+    return WaitForPiecesAlone();
+  }
+
+  absl::Status Strike() {
+    const int grpc = PortOf(cluster().prefill().address());
+    switch (std::get<Failure>(GetParam())) {
+      case Failure::kSilence:
+        return network().Cut(decode_host(), prefill_host());
+      case Failure::kKvSilence:
+        return network().CutAllBut(decode_host(), prefill_host(), grpc);
+      case Failure::kKvReset:
+        return network().ResetAllBut(decode_host(), prefill_host(), grpc);
+      case Failure::kAbort:
+        // As a firewall or an administrator does: both ends get a reset, and may connect again.
+        return prefill_host().Run(
+            absl::StrCat("ss -tK dst ", decode_host().address(), " '! ( sport = :", grpc, " )'"));
+    }
+    return absl::OkStatus();
+  }
+};
+
+std::string NameOf(const testing::TestParamInfo<std::tuple<Moment, Failure>>& test) {
+  const char* const moments[] = {"Computing", "Serving"};
+  const char* const failures[] = {"Silence", "KvSilence", "KvReset", "Abort"};
+  return absl::StrCat(moments[static_cast<int>(std::get<Moment>(test.param))],
+                      failures[static_cast<int>(std::get<Failure>(test.param))]);
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         HandoffNetworkTest,
+                         testing::Combine(testing::Values(Moment::kComputing, Moment::kServing),
+                                          testing::Values(Failure::kSilence,
+                                                          Failure::kKvSilence,
+                                                          Failure::kKvReset,
+                                                          Failure::kAbort)),
+                         NameOf);
+
+// F15, F17: the decode worker goes on alone, and the router blames nobody.
+TEST_P(HandoffNetworkTest, TheDecodeWorkerTakesOver) {
   const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
   const Tokens expected = Expected(request);
   const auto stream = client().Stream(request);
-  ASSERT_TRUE(WaitForHandoff());
+  ASSERT_TRUE(WaitForMoment());
 
-  ASSERT_EQ(network().Cut(decode_host(), prefill_host()), absl::OkStatus());
+  ASSERT_EQ(Strike(), absl::OkStatus());
 
+  ASSERT_EQ(network().ClearRate(decode_host()), absl::OkStatus());
   ExpectRecovery(*stream, expected);
-  // The router reaches both: the worker is not at fault.
   EXPECT_TRUE(cluster().WaitForUsableWorkers(2));
   const absl::StatusOr<v1::CompleteResponse> meanwhile = client().Complete(request);
   ASSERT_TRUE(meanwhile.ok()) << meanwhile.status();
   EXPECT_EQ(TokensOf(*meanwhile), expected);
   ASSERT_EQ(network().Heal(), absl::OkStatus());
   ExpectSplitSoon();
+}
+
+// F15: what needs no transfer, or cannot have one.
+TEST_F(NetworkTest, WithoutTheKvPortOnlySplitsFail) {
+  ASSERT_EQ(
+      network().CutAllBut(decode_host(), prefill_host(), PortOf(cluster().prefill().address())),
+      absl::OkStatus());
+
+  const v1::CompleteRequest colocated = LongRequest(v1::PATH_COLOCATED);
+  const absl::StatusOr<v1::CompleteResponse> response = client().Complete(colocated);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(TokensOf(*response), Expected(colocated));
+
+  const auto forced = client().Stream(LongRequest(v1::PATH_DISAGGREGATED));
+  const std::optional<absl::Status> end = forced->WaitForEnd(Promised(kRecoveryBegins));
+  ASSERT_TRUE(end.has_value());
+  // The first token comes with the call; once the client has it nobody may begin again.
+  EXPECT_TRUE(absl::IsUnavailable(*end) || absl::IsAborted(*end)) << *end;
+  EXPECT_LE(forced->tokens().size(), 1u);
+
+  ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_PREFILL_FAILED);
+  EXPECT_TRUE(cluster().WaitForUsableWorkers(2));
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
+  ASSERT_EQ(network().Heal(), absl::OkStatus());
+  ExpectSplitSoon();
+}
+
+// T38: connections on which nothing is said for longer than it takes UCX (1 s) and gRPC (1 s) to
+// miss an answer.
+TEST_F(NetworkTest, IdleConnectionsStillWork) {
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+  const TimePoint begin = Clock::System().Now();
+  constexpr std::chrono::seconds kIdle(5);
+  EXPECT_TRUE(WaitUntil([&] { return Clock::System().Now() - begin > kIdle; }, 2 * kIdle));
+
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+// T38: a firewall has forgotten them.
+TEST_F(NetworkTest, ForgottenConnectionsAreMadeAgain) {
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+  ASSERT_EQ(network().Forget(decode_host(), prefill_host()), absl::OkStatus());
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+  const auto stream = client().Stream(request);
+
+  ExpectRecovery(*stream, Expected(request));
+  ExpectSplitSoon();
+}
+
+// F14: heartbeats eject a prefill worker that the router does not reach.
+TEST_F(NetworkTest, RouterCutOffFromThePrefillWorker) {
+  ASSERT_EQ(network().Cut(router_host(), prefill_host()), absl::OkStatus());
+
+  const TimePoint cut = Clock::System().Now();
+  EXPECT_TRUE(cluster().WaitForUsableWorkers(1, Promised(kEjected)));
+  Print("ejected after", cut);
+  ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_NO_PREFILL_WORKER);
+
+  ASSERT_EQ(network().Heal(), absl::OkStatus());
+  const TimePoint healed = Clock::System().Now();
+  EXPECT_TRUE(cluster().WaitForUsableWorkers(2));
+  Print("back after", healed);
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+// F14: the decode worker's stream is lost; the client is told, and the worker does not go on for
+// nobody.
+TEST_F(NetworkTest, RouterCutOffFromTheDecodeWorker) {
+  v1::CompleteRequest request = LongStream(v1::PATH_UNSPECIFIED);
+  request.set_max_tokens(kTinyContext - 1000);  // for many seconds
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(stream->WaitForTokens(3));
+
+  ASSERT_EQ(network().Cut(router_host(), decode_host()), absl::OkStatus());
+
+  const TimePoint cut = Clock::System().Now();
+  const std::optional<absl::Status> end = stream->WaitForEnd(Promised(kRecoveryBegins));
+  ASSERT_TRUE(end.has_value());
+  Print("client told after", cut);
+  EXPECT_TRUE(absl::IsUnavailable(*end) || absl::IsAborted(*end)) << *end;
+  EXPECT_TRUE(cluster().WaitForUsableWorkers(1, Promised(kEjected)));
+  EXPECT_TRUE(WaitUntil([&] { return cluster().decode().IsIdle(); }, Promised(kVanished)));
+  Print("decode worker idle after", cut);
+  EXPECT_LT(cluster().decode().Load().decoded_tokens(), request.max_tokens());
+  const TimePoint asked = Clock::System().Now();
+  EXPECT_EQ(client().Complete(LongRequest(v1::PATH_UNSPECIFIED)).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_LT(Clock::System().Now() - asked, Promised(kRecoveryBegins));
+
+  ASSERT_EQ(network().Heal(), absl::OkStatus());
+  const TimePoint healed = Clock::System().Now();
+  EXPECT_TRUE(cluster().WaitForUsableWorkers(2));
+  Print("back after", healed);
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+// F16: slower, and right. A network may be too slow for a handoff; then it is as if it had failed.
+class PoorNetworkTest : public NetworkTest {
+ protected:
+  // How many of `count` requests were split.
+  int Ask(int count) {
+    int split = 0;
+    for (int i = 0; i < count; ++i) {
+      const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+      const TimePoint begin = Clock::System().Now();
+      const absl::StatusOr<v1::CompleteResponse> response = client().Complete(request);
+      EXPECT_TRUE(response.ok()) << response.status();
+      if (response.ok()) {
+        EXPECT_EQ(TokensOf(*response), Expected(request));
+        split += response->timeline().path() == v1::PATH_DISAGGREGATED ? 1 : 0;
+        const auto& exposed = response->timeline().exposed_transfer();
+        Print(absl::StrCat(v1::Path_Name(response->timeline().path()), ", ",
+                           v1::RouteReason_Name(response->timeline().reason()), ", exposed ",
+                           exposed.seconds() * 1000 + exposed.nanos() / 1'000'000, " ms, in all"),
+              begin);
+      }
+    }
+    return split;
+  }
+};
+
+TEST_F(PoorNetworkTest, ShortPackets) {
+  for (const int bytes : {1280, 576}) {
+    SCOPED_TRACE(bytes);
+    ASSERT_EQ(network().SetMtu(bytes), absl::OkStatus());
+    EXPECT_EQ(Ask(2), 2);
+  }
+  ASSERT_EQ(network().SetMtu(1500), absl::OkStatus());
+  ExpectSplitSoon();
+}
+
+TEST_F(PoorNetworkTest, LostPackets) {
+  ASSERT_EQ(network().Lose(1), absl::OkStatus());
+  EXPECT_GE(Ask(4), 1);
+  // So many lost in a row stop a connection for longer than a handoff waits.
+  ASSERT_EQ(network().Lose(5), absl::OkStatus());
+  Ask(4);
+  ASSERT_EQ(network().Heal(), absl::OkStatus());
+  ExpectSplitSoon();
+}
+
+// A round trip takes 100 ms; one packet of twenty is overtaken by those of 20 ms.
+TEST_F(PoorNetworkTest, DelayedAndReorderedPackets) {
+  const absl::Status delayed = network().SetDelay(decode_host(), prefill_host(),
+                                                  {.delay = std::chrono::milliseconds(50),
+                                                   .late_every = 20,
+                                                   .late = std::chrono::milliseconds(20)});
+  if (absl::IsNotFound(delayed)) {
+    GTEST_SKIP() << "skipped: delays between machines: " << delayed;
+  }
+  ASSERT_EQ(delayed, absl::OkStatus());
+  Ask(3);
+  ASSERT_EQ(network().ClearDelay(), absl::OkStatus());
+  ExpectSplitSoon();
+}
+
+// 4.6 MB take 0.4, 1.8, 7 and 37 s. After the first token a handoff waits for what the bytes take
+// at 50 MB/s, and a second; then computing them here is quicker.
+TEST_F(PoorNetworkTest, LowRates) {
+  for (const int kbit : {100'000, 20'000, 5'000, 1'000}) {
+    SCOPED_TRACE(kbit);
+    std::printf("%d kbit/s: ", kbit);
+    ASSERT_EQ(network().SetRate(decode_host(), kbit), absl::OkStatus());
+    const TimePoint asked = Clock::System().Now();
+    const int split = Ask(1);
+    EXPECT_LT(Clock::System().Now() - asked, Promised(2 * kRecoveryBegins));
+    EXPECT_TRUE(kbit < 100'000 || split == 1);
+    EXPECT_TRUE(kbit > 5'000 || split == 0);
+    ASSERT_EQ(network().ClearRate(decode_host()), absl::OkStatus());
+    ExpectSplitSoon();
+  }
 }
 
 }  // namespace

@@ -29,6 +29,10 @@ absl::StatusOr<Response> Ask(Call call) {
   return response;
 }
 
+std::string HostOf(const TestHost* host) {
+  return host == nullptr ? "127.0.0.1" : host->address();
+}
+
 std::vector<std::string> Join(std::vector<std::string> first,
                               const std::vector<std::string>& second) {
   first.insert(first.end(), second.begin(), second.end());
@@ -45,9 +49,13 @@ ServerProcess::ServerProcess(std::string role,
       flags_(std::move(flags)),
       failpoint_folder_(std::move(failpoint_folder)),
       host_(host),
-      address_(absl::StrCat(host == nullptr ? "127.0.0.1" : host->address(), ":", port_.number())),
+      address_(absl::StrCat(HostOf(host), ":", port_.number())),
       channel_(MakeTestChannel(address_)) {
   flags_.insert(flags_.end(), {"--listen", address_, "--log-level", "debug"});
+  if (role_ != "router") {
+    flags_.insert(flags_.end(),
+                  {"--kv-listen", absl::StrCat(HostOf(host), ":", kv_port_.number())});
+  }
 }
 
 absl::Status ServerProcess::Start() {

@@ -18,7 +18,8 @@
 
 namespace baton {
 
-// One of Baton's server programs, which may end and be started again at the same address.
+// One of Baton's server programs, which may end and be started again at the same addresses: a
+// worker also hands its blocks over at the one it had.
 //
 // Not thread-safe: started, and therefore kept alive, by one thread (see ChildProcess).
 class ServerProcess {
@@ -60,6 +61,7 @@ class ServerProcess {
   const std::string failpoint_folder_;
   const TestHost* const host_;
   const ReservedPort port_;
+  const ReservedPort kv_port_;  // of a worker
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs made from it
   std::unique_ptr<ChildProcess> process_;

@@ -17,8 +17,16 @@ constexpr char kShell[] = "/bin/sh";
 constexpr char kNsenter[] = "/usr/bin/nsenter";
 constexpr char kPath[] = "export PATH=/usr/sbin:/usr/bin:/sbin:/bin\n";
 
+constexpr int kUsualMtu = 1500;
+constexpr int kRelayTable = 77;  // of routes
+
 std::string HubAddress(int number) {
   return absl::StrCat("10.77.", number, ".1");
+}
+
+// Segments travel one by one, as on a wire: a packet that is lost is not 64 KiB of them.
+std::string LinkSettings(int mtu_bytes) {
+  return absl::StrCat(" mtu ", mtu_bytes, " gso_max_segs 1");
 }
 
 absl::Status Run(std::vector<std::string> command, const std::string& script) {
@@ -41,12 +49,13 @@ std::string FromTo(const TestHost& from, const TestHost& to) {
   return absl::StrCat("ip saddr ", from.address(), " ip daddr ", to.address(), " ");
 }
 
-std::string BothWays(const TestHost& client,
-                     const TestHost& server,
-                     int port,
-                     const std::string& verdict) {
-  return absl::StrCat(FromTo(client, server), "tcp dport ", port, " ", verdict, "\n",
-                      FromTo(server, client), "tcp sport ", port, " ", verdict, "\n");
+// `verdict` for every TCP packet between the two, but to and from this port of `server`.
+std::string AllBut(const TestHost& client,
+                   const TestHost& server,
+                   int port,
+                   const std::string& verdict) {
+  return absl::StrCat(FromTo(client, server), "tcp dport != ", port, " ", verdict, "\n",
+                      FromTo(server, client), "tcp sport != ", port, " ", verdict, "\n");
 }
 
 }  // namespace
@@ -93,14 +102,15 @@ absl::StatusOr<std::unique_ptr<TestNetwork>> TestNetwork::Create(int hosts) {
 absl::Status TestNetwork::Connect(const TestHost& host) {
   const int number = static_cast<int>(hosts_.size()) - 1;
   const std::string& hub = host.hub_interface_;
-  RETURN_IF_ERROR(RunHere(absl::StrCat("ip link add name ", hub, " type veth peer name eth0 netns ",
-                                       host.holder_->pid(), "\nip addr add ", HubAddress(number),
-                                       "/24 dev ", hub, "\nip link set ", hub, " up")));
+  RETURN_IF_ERROR(
+      RunHere(absl::StrCat("ip link add name ", hub, " type veth peer name eth0 netns ",
+                           host.holder_->pid(), "\nip addr add ", HubAddress(number), "/24 dev ",
+                           hub, "\nip link set ", hub, " up", LinkSettings(kUsualMtu))));
   // One congestion control, whatever the default; a namespace may choose only the unrestricted
   // ones.
   return host.Run(absl::StrCat("ip link set lo up\nip addr add ", host.address(),
-                               "/24 dev eth0\nip link set eth0 up\nip route add default via ",
-                               HubAddress(number),
+                               "/24 dev eth0\nip link set eth0 up", LinkSettings(kUsualMtu),
+                               "\nip route add default via ", HubAddress(number),
                                "\necho reno > /proc/sys/net/ipv4/tcp_congestion_control"));
 }
 
@@ -118,12 +128,19 @@ absl::Status TestNetwork::Cut(const TestHost& a, const TestHost& b) {
   return SetRules(absl::StrCat(FromTo(a, b), "drop\n", FromTo(b, a), "drop\n"));
 }
 
-absl::Status TestNetwork::CutPort(const TestHost& client, const TestHost& server, int port) {
-  return SetRules(BothWays(client, server, port, "drop"));
+absl::Status TestNetwork::CutAllBut(const TestHost& client, const TestHost& server, int port) {
+  return SetRules(AllBut(client, server, port, "drop"));
 }
 
-absl::Status TestNetwork::ResetPort(const TestHost& client, const TestHost& server, int port) {
-  return SetRules(BothWays(client, server, port, "reject with tcp reset"));
+absl::Status TestNetwork::ResetAllBut(const TestHost& client, const TestHost& server, int port) {
+  return SetRules(AllBut(client, server, port, "reject with tcp reset"));
+}
+
+absl::Status TestNetwork::Forget(const TestHost& a, const TestHost& b) {
+  RETURN_IF_ERROR(SetRules(absl::StrCat(FromTo(a, b), "ct state invalid drop\n", FromTo(b, a),
+                                        "ct state invalid drop\n")));
+  // Otherwise a packet from the middle of a connection makes it known.
+  return RunHere("echo 0 > /proc/sys/net/netfilter/nf_conntrack_tcp_loose");
 }
 
 absl::Status TestNetwork::Lose(int percent) {
@@ -140,14 +157,35 @@ absl::Status TestNetwork::SetRate(const TestHost& host, int kbit_per_second) {
 }
 
 absl::Status TestNetwork::ClearRate(const TestHost& host) {
-  return RunHere(absl::StrCat("tc qdisc del dev ", host.hub_interface_, " root"));
+  return RunHere(
+      absl::StrCat("tc qdisc del dev ", host.hub_interface_, " root 2>/dev/null || true"));
+}
+
+absl::Status TestNetwork::SetDelay(const TestHost& a,
+                                   const TestHost& b,
+                                   const DelayRelay::Times& times) {
+  RETURN_IF_ERROR(ClearDelay());
+  ASSIGN_OR_RETURN(relay_, DelayRelay::Create("relay", times));
+  const auto rule = [](const TestHost& from, const TestHost& to) {
+    return absl::StrCat("ip rule add iif ", from.hub_interface_, " from ", from.address(), " to ",
+                        to.address(), " lookup ", kRelayTable, "\n");
+  };
+  return RunHere(absl::StrCat("ip link set relay up\nip route add default dev relay table ",
+                              kRelayTable, "\n", rule(a, b), rule(b, a)));
+}
+
+absl::Status TestNetwork::ClearDelay() {
+  // Its route goes with the interface.
+  relay_.reset();
+  return RunHere(
+      absl::StrCat("while ip rule del lookup ", kRelayTable, " 2>/dev/null; do :; done"));
 }
 
 absl::Status TestNetwork::SetMtu(int bytes) {
-  const std::string settings = absl::StrCat(" mtu ", bytes, " gso_max_segs 1");
+  const std::string settings = LinkSettings(bytes);
   for (const std::unique_ptr<TestHost>& host : hosts_) {
-    RETURN_IF_ERROR(RunHere(absl::StrCat("ip link set dev ", host->hub_interface_, settings)));
-    RETURN_IF_ERROR(host->Run(absl::StrCat("ip link set dev eth0", settings)));
+    RETURN_IF_ERROR(RunHere(absl::StrCat("ip link set ", host->hub_interface_, settings)));
+    RETURN_IF_ERROR(host->Run(absl::StrCat("ip link set eth0", settings)));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/support/delay_relay.h"
 #include "tests/support/process.h"
 
 namespace baton {
@@ -49,14 +50,17 @@ class TestNetwork {
 
   const TestHost& host(int number) const { return *hosts_[static_cast<std::size_t>(number)]; }
 
-  // Each of the next four replaces all rules before it.
+  // Each of the next five replaces all rules before it.
   //
   // No packet passes between the two, either way, and nobody is told.
   absl::Status Cut(const TestHost& a, const TestHost& b);
-  // The same for TCP packets from or to this port of `server`.
-  absl::Status CutPort(const TestHost& client, const TestHost& server, int port);
-  // Every TCP packet from or to this port of `server` is answered with a reset.
-  absl::Status ResetPort(const TestHost& client, const TestHost& server, int port);
+  // The same, but TCP packets from and to this port of `server` pass.
+  absl::Status CutAllBut(const TestHost& client, const TestHost& server, int port);
+  // Every TCP packet but those is answered with a reset.
+  absl::Status ResetAllBut(const TestHost& client, const TestHost& server, int port);
+  // A firewall between the two that has just started and does not know the TCP connections that
+  // there are: their packets are lost, those of new ones pass.
+  absl::Status Forget(const TestHost& a, const TestHost& b);
   // This share of the packets between hosts is lost, at random.
   absl::Status Lose(int percent);
   // Every packet passes.
@@ -64,8 +68,12 @@ class TestNetwork {
 
   // Towards this host no more than this passes; what does not fit into 100 ms is lost.
   absl::Status SetRate(const TestHost& host, int kbit_per_second);
-  absl::Status ClearRate(const TestHost& host);
-  // Of every link: the longest packet, in bytes, at least 576. No packet is joined with another.
+  absl::Status ClearRate(const TestHost& host);  // also when none is set
+  // Every packet between the two passes a relay on its way, until it is cleared. NOT_FOUND where
+  // the machine has no TUN device.
+  absl::Status SetDelay(const TestHost& a, const TestHost& b, const DelayRelay::Times& times);
+  absl::Status ClearDelay();  // also when none is set
+  // Of every link: the longest packet, in bytes, at least 576; 1500 at first.
   absl::Status SetMtu(int bytes);
 
  private:
@@ -74,6 +82,7 @@ class TestNetwork {
   static absl::Status SetRules(const std::string& rules);
 
   std::vector<std::unique_ptr<TestHost>> hosts_;
+  std::unique_ptr<DelayRelay> relay_;
 };
 
 }  // namespace baton
