@@ -54,7 +54,8 @@ struct AttentionParams {
 };
 
 // Rows one by one, CUDA cores: grid (split, kv head, row of `rows`), then the splits of each row
-// are combined. A row without entries (padding of a batch bucket) gives zeros.
+// are combined. A row without entries (padding of a batch bucket) gives zeros; one that needs more
+// splits than the grid has gives NaN.
 struct DecodeAttentionParams {
   AttentionParams attention;
   const int* rows = nullptr;  // [row_count] which rows of T; -1: nothing to do

@@ -22,11 +22,13 @@ template <int kHeadDim, int kHeads>
 struct Shape {
   static constexpr int kKeyLanes = kHeadDim / kChunkElements;  // lanes that hold one key
   static constexpr int kStreams = kThreads / kKeyLanes;
-  static constexpr int kUnroll = kHeads <= 4 ? 4 : 2;  // keys of a stream in flight
+  static constexpr int kUnroll = kHeads <= 3   ? 4
+                                 : kHeads == 4 ? 3
+                                               : 2;  // keys of a stream in flight
   static constexpr int kStepKeys = kStreams * kUnroll;
   // Blocks that a multiprocessor should hold: their loads hide each other's latency. It bounds the
   // registers of a thread.
-  static constexpr int kResidentBlocks = kHeads <= 4 ? 4 : 2;
+  static constexpr int kResidentBlocks = kHeads <= 3 ? 4 : kHeads == 4 ? 3 : 2;
 };
 
 // What a group of lanes has seen so far, for each head. A lane holds 8 elements of the query and of
@@ -235,33 +237,122 @@ __device__ Partials PartialsOf(const cuda::DecodeAttentionParams& params, int ro
   return {params.partials + first * params.attention.head_dim, params.partials + all + first * 2};
 }
 
-template <int kHeadDim, class T, int kHeads>
-__global__ void __launch_bounds__(kThreads, (Shape<kHeadDim, kHeads>::kResidentBlocks))
-    DecodeAttentionKernel(cuda::DecodeAttentionParams params) {
-  __shared__ float warp_sums[kWarps][kHeads][kHeadDim];
-  __shared__ float warp_maximum[kWarps][kHeads];
-  __shared__ float warp_weight[kWarps][kHeads];
-  const cuda::AttentionParams& attention = params.attention;
-  const cuda::AttentionLists& lists = attention.lists;
-  const int index = static_cast<int>(blockIdx.z);
-  const int split = static_cast<int>(blockIdx.x);
-  const int row = params.rows[index];
-  if (row < 0) {
-    return;
-  }
-  const int visible = VisibleTokens(lists, row);
-  const int splits = cuda::SplitsFor(visible);
-  if (split >= splits) {
-    return;
-  }
-
-  const int group = attention.heads / attention.pool.kv_heads;
+// The heads that a block works on.
+struct BlockHeads {
+  int kv_head;
+  int first;
+  int count;
+};
+template <int kHeads>
+__device__ BlockHeads HeadsOfBlock(const cuda::AttentionParams& params) {
+  const int group = params.heads / params.pool.kv_heads;
   const int parts = (group + kHeads - 1) / kHeads;
   const int kv_head = static_cast<int>(blockIdx.y) / parts;
   const int first_of_group = static_cast<int>(blockIdx.y) % parts * kHeads;
-  const int first_head = kv_head * group + first_of_group;
-  const int heads = min(kHeads, group - first_of_group);
-  const float* query = attention.query + row * attention.query_stride + first_head * kHeadDim;
+  return {kv_head, kv_head * group + first_of_group, min(kHeads, group - first_of_group)};
+}
+
+// What each warp has seen.
+template <int kHeadDim, int kHeads>
+struct WarpResults {
+  float sums[kWarps][kHeads][kHeadDim];
+  float maximum[kWarps][kHeads];
+  float weight[kWarps][kHeads];
+};
+
+template <int kHeadDim, int kHeads>
+__device__ void ShareResults(const Stream<kHeads>& stream, WarpResults<kHeadDim, kHeads>* results) {
+  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  if (lane < Shape<kHeadDim, kHeads>::kKeyLanes) {
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head) {
+      if (lane == 0) {
+        results->maximum[warp][head] = stream.maximum[head];
+        results->weight[warp][head] = stream.weight[head];
+      }
+#pragma unroll
+      for (int i = 0; i < kChunkElements; ++i) {
+        results->sums[warp][head][lane * kChunkElements + i] = stream.sums[head][i];
+      }
+    }
+  }
+  if (!kPlantMissingMergeBarrier && (!kPlantDivergentBarrier || warp > 0)) {
+    __syncthreads();
+  }
+}
+
+// Merges the warps in their order and writes the result of the row, or of its split.
+template <int kHeadDim, class T, int kHeads>
+__device__ void WriteResults(const cuda::DecodeAttentionParams& params,
+                             const WarpResults<kHeadDim, kHeads>& results,
+                             const BlockHeads& heads,
+                             int splits) {
+  const int index = static_cast<int>(blockIdx.z);
+  const int split = static_cast<int>(blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < heads.count * kHeadDim / 2; i += kThreads) {
+    const int head = i / (kHeadDim / 2);
+    const int pair = i % (kHeadDim / 2);
+    float maximum = kMinusInfinity;
+    for (int warp = 0; warp < kWarps; ++warp) {
+      maximum = fmaxf(maximum, results.maximum[warp][head]);
+    }
+    float2 sum = {0, 0};
+    float weight = 0;
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const float shrink = Exp2(results.maximum[warp][head] - FiniteMaximum(maximum));
+      weight = fmaf(shrink, results.weight[warp][head], weight);
+      sum.x = fmaf(shrink, results.sums[warp][head][2 * pair], sum.x);
+      sum.y = fmaf(shrink, results.sums[warp][head][2 * pair + 1], sum.y);
+    }
+    if (splits == 1) {
+      const float inverse = weight == 0 ? 0 : 1 / weight;
+      OutputWords<kHeadDim>(params.attention, params.rows[index], heads.first + head)[pair] =
+          PackPair<T>(sum.x * inverse, sum.y * inverse);
+    } else {
+      const Partials partials = PartialsOf(params, index, heads.first + head);
+      partials.sums[split * kHeadDim + 2 * pair] = sum.x;
+      partials.sums[split * kHeadDim + 2 * pair + 1] = sum.y;
+      if (pair == 0) {
+        partials.stats[2 * split] = maximum;
+        partials.stats[2 * split + 1] = weight;
+      }
+    }
+  }
+}
+
+// For a row that needs more splits than the grid has: nobody may take what others wrote for its
+// result.
+template <int kHeadDim>
+__device__ void WriteNaN(const cuda::AttentionParams& params, int row, const BlockHeads& heads) {
+  for (int i = static_cast<int>(threadIdx.x); i < heads.count * kHeadDim / 2; i += kThreads) {
+    OutputWords<kHeadDim>(params, row, heads.first)[i] = 0xffffffffu;
+  }
+}
+
+template <int kHeadDim, class T, int kHeads>
+__global__ void __launch_bounds__(kThreads, (Shape<kHeadDim, kHeads>::kResidentBlocks))
+    DecodeAttentionKernel(cuda::DecodeAttentionParams params) {
+  __shared__ WarpResults<kHeadDim, kHeads> results;
+  const cuda::AttentionParams& attention = params.attention;
+  const cuda::AttentionLists& lists = attention.lists;
+  const int split = static_cast<int>(blockIdx.x);
+  const int row = params.rows[blockIdx.z];
+  if (row < 0) {
+    return;
+  }
+  const BlockHeads heads = HeadsOfBlock<kHeads>(attention);
+  const int visible = VisibleTokens(lists, row);
+  const int splits = cuda::SplitsFor(visible);
+  if (splits > params.splits) {
+    if (split == 0) {
+      WriteNaN<kHeadDim>(attention, row, heads);
+    }
+    return;
+  }
+  if (split >= splits) {
+    return;
+  }
 
   Stream<kHeads> stream;
 #pragma unroll
@@ -273,6 +364,7 @@ __global__ void __launch_bounds__(kThreads, (Shape<kHeadDim, kHeads>::kResidentB
       stream.sums[head][i] = 0;
     }
   }
+  const float* query = attention.query + row * attention.query_stride + heads.first * kHeadDim;
   const KeyRange part = SplitRange(visible, splits, split);
   int passed = 0;  // visible tokens of the entries before
   for (int entry = lists.row_segments[row]; entry < lists.row_segments[row + 1]; ++entry) {
@@ -280,62 +372,15 @@ __global__ void __launch_bounds__(kThreads, (Shape<kHeadDim, kHeads>::kResidentB
     const KeyRange range = {max(part.begin - passed, 0), min(part.end - passed, entry_visible)};
     passed += entry_visible;
     if (range.begin < range.end) {
-      TurnQuery<kHeadDim, kHeads>(attention, query, heads, lists.delta[entry], &stream);
+      TurnQuery<kHeadDim, kHeads>(attention, query, heads.count, lists.delta[entry], &stream);
       const int* blocks = lists.block_table + lists.segment_blocks[lists.entry_segment[entry]];
-      AddKeys<kHeadDim, T, kHeads>(attention.pool, blocks, kv_head, range, &stream);
+      AddKeys<kHeadDim, T, kHeads>(attention.pool, blocks, heads.kv_head, range, &stream);
     }
   }
 
   MergeInWarp<kHeadDim, kHeads>(&stream);
-  constexpr int kKeyLanes = Shape<kHeadDim, kHeads>::kKeyLanes;
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  if (lane < kKeyLanes) {
-#pragma unroll
-    for (int head = 0; head < kHeads; ++head) {
-      if (lane == 0) {
-        warp_maximum[warp][head] = stream.maximum[head];
-        warp_weight[warp][head] = stream.weight[head];
-      }
-#pragma unroll
-      for (int i = 0; i < kChunkElements; ++i) {
-        warp_sums[warp][head][lane * kChunkElements + i] = stream.sums[head][i];
-      }
-    }
-  }
-  if (!kPlantMissingMergeBarrier && (!kPlantDivergentBarrier || warp > 0)) {
-    __syncthreads();
-  }
-
-  for (int i = static_cast<int>(threadIdx.x); i < heads * kHeadDim / 2; i += kThreads) {
-    const int head = i / (kHeadDim / 2);
-    const int pair = i % (kHeadDim / 2);
-    float maximum = kMinusInfinity;
-    for (int w = 0; w < kWarps; ++w) {
-      maximum = fmaxf(maximum, warp_maximum[w][head]);
-    }
-    float2 sum = {0, 0};
-    float weight = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      const float shrink = Exp2(warp_maximum[w][head] - FiniteMaximum(maximum));
-      weight = fmaf(shrink, warp_weight[w][head], weight);
-      sum.x = fmaf(shrink, warp_sums[w][head][2 * pair], sum.x);
-      sum.y = fmaf(shrink, warp_sums[w][head][2 * pair + 1], sum.y);
-    }
-    if (splits == 1) {
-      const float inverse = weight == 0 ? 0 : 1 / weight;
-      OutputWords<kHeadDim>(attention, row, first_head + head)[pair] =
-          PackPair<T>(sum.x * inverse, sum.y * inverse);
-    } else {
-      const Partials partials = PartialsOf(params, index, first_head + head);
-      partials.sums[split * kHeadDim + 2 * pair] = sum.x;
-      partials.sums[split * kHeadDim + 2 * pair + 1] = sum.y;
-      if (pair == 0) {
-        partials.stats[2 * split] = maximum;
-        partials.stats[2 * split + 1] = weight;
-      }
-    }
-  }
+  ShareResults(stream, &results);
+  WriteResults<kHeadDim, T, kHeads>(params, results, heads, splits);
 }
 
 // Puts the splits of a row together, one warp for each head, in the order of the splits: grid (4
@@ -352,7 +397,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const int splits = cuda::SplitsFor(VisibleTokens(params.attention.lists, row));
-  if (splits == 1) {
+  if (splits == 1 || splits > params.splits) {
     return;
   }
 

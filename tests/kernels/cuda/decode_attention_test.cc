@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "tests/kernels/cuda/attention_test_support.h"
@@ -130,6 +131,20 @@ TEST(DecodeAttentionRows, AContextThatTheMostSplitsCannotCutToTheFewestTokensSta
 
   ExpectClose(context.ToDoubles(output), context.Expected(query, views),
               ToleranceOf(context.shape().element));
+}
+
+TEST(DecodeAttentionRows, ARowThatNeedsMoreSplitsThanTheGridHasIsNotANumber) {
+  Numbers numbers(78);
+  AttentionContext context(kSmall, numbers);
+  const int segment = context.AddSegment(400);
+  const std::vector<RowView> views = {{{segment, 399, 400}}, {{segment, 255, 256}}};
+  const std::vector<float> query = context.Queries(2);
+
+  const std::vector<double> output = context.ToDoubles(context.Decode(query, 0, views, 2));
+
+  for (std::size_t i = 0; i < output.size(); ++i) {
+    ASSERT_EQ(std::isnan(output[i]), i < context.RowSize()) << i;
+  }
 }
 
 TEST(DecodeAttentionRows, ATokenThatARowDoesNotSeeIsNotEvenRead) {
