@@ -15,11 +15,11 @@ using cuda::EmbedParams;
 using cuda::RmsNormParams;
 using cuda::SiluMultiplyParams;
 
-constexpr int kThreads = 256;
 constexpr int kRunsOfPiece = 128;  // threads of a block of embed and silu_multiply, a run each
 
 // Runs of a row that a thread of rms_norm keeps between the two looks: rows up to 4096 wide are
-// read once, of wider ones the rest comes from the cache.
+// read once, of wider ones the rest comes from the cache. Its blocks have 64, 128 or 256 threads,
+// by the width alone: idle threads would keep other rows off the multiprocessor.
 constexpr int kKeptRuns = 2;
 
 template <class T>
@@ -69,8 +69,9 @@ __device__ inline float AddSquares(float sum, const float (&x)[kRun]) {
   return sum;
 }
 
-// Thread t sums runs t, t + 256, ... in order; the block then adds the threads up by a fixed tree.
-template <class T>
+// Thread t sums runs t, t + kThreads, ... in order; the block then adds the threads up by a fixed
+// tree.
+template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     RmsNormKernel(RmsNormParams params, bool aligned_in, bool aligned_weight, bool aligned_out) {
   __shared__ float sums[kThreads / kWarp];
@@ -161,9 +162,15 @@ cuda::LaunchCode LaunchRmsNorm(const RmsNormParams& params, cuda::StreamHandle s
   if (params.rows == 0) {
     return 0;
   }
-  const auto kernel =
-      WithElement(params.element, [](auto element) { return RmsNormKernel<decltype(element)>; });
-  return Launch(kernel, static_cast<unsigned>(params.rows), kThreads, 0, stream, params,
+  const int runs = (params.width + kRun - 1) / kRun;
+  const int threads = runs <= 64 ? 64 : runs <= 128 ? 128 : 256;
+  const auto kernel = WithElement(params.element, [threads](auto element) {
+    using T = decltype(element);
+    return threads == 64    ? RmsNormKernel<T, 64>
+           : threads == 128 ? RmsNormKernel<T, 128>
+                            : RmsNormKernel<T, 256>;
+  });
+  return Launch(kernel, static_cast<unsigned>(params.rows), threads, 0, stream, params,
                 Aligned16(params.input, params.input_stride, 4), Aligned16(params.weight, 0, 4),
                 Aligned16(params.output, params.output_stride, 2));
 }

@@ -113,7 +113,7 @@ __device__ int DrawById(const LogitRow& logits,
   Span span{0, logits.count};
   Units goal = 0;
   Units before = 0;  // of what is in front of span
-  while (goal == 0 || span.end - span.begin > kRankingThreads) {
+  do {
     const int part = (span.end - span.begin + 4 * kRankingWarps - 1) / (4 * kRankingWarps) * 4;
     const int begin = min(span.begin + warp * part, span.end);
     Units sum = SumUnits(logits, softmax, last, {begin, min(begin + part, span.end)}, lane, kWarp);
@@ -136,7 +136,7 @@ __device__ int DrawById(const LogitRow& logits,
     span.end = min(span.begin + (chosen + 1) * part, span.end);
     span.begin += chosen * part;
     __syncthreads();  // all have read the sums
-  }
+  } while (span.end - span.begin > kRankingThreads);
 
   const int id = span.begin + static_cast<int>(threadIdx.x);
   const bool has_one = id < span.end;

@@ -82,7 +82,7 @@ std::vector<T> Taken(const std::vector<T>& placed, std::size_t width, const Plac
   return rows;
 }
 
-constexpr std::size_t kWidths[] = {1, 2, 15, 16, 17, 31, 64, 97, 576, 1000, 4096, 4133};
+constexpr std::size_t kWidths[] = {1, 2, 15, 16, 17, 31, 64, 97, 512, 576, 1031, 4096, 4133};
 
 // One launch of rms_norm with input and output in places of their own.
 Bits RunRmsNorm(const std::vector<float>& input,
