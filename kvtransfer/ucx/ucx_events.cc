@@ -1,12 +1,18 @@
 #include "kvtransfer/ucx/ucx_events.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "common/status_macros.h"
+#include "kvtransfer/ucx/ucx_fragments.h"
 
 namespace baton::ucx {
 
 absl::Status UcxEvents::RegisterMessages(ucp_worker_h worker) {
   for (const auto& [id, callback] :
-       {std::pair{kControlId, &ControlArrived}, std::pair{kDataId, &DataArrived}}) {
+       {std::pair{kControlId, &ControlArrived}, std::pair{kDataId, &DataArrived},
+        std::pair{kAnnounceId, &AnnounceArrived}, std::pair{kAnswerId, &AnswerArrived},
+        std::pair{kFragmentId, &FragmentArrived}}) {
     const ucp_am_handler_param_t params{
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
@@ -45,6 +51,19 @@ std::vector<std::unique_ptr<Operation>> UcxEvents::TakeDone() {
     operations_.erase(found);
   }
   return taken;
+}
+
+bool UcxEvents::Expect(PeerId peer, std::uint64_t sequence, Incoming incoming) {
+  return incoming_.try_emplace({peer, sequence}, std::move(incoming)).second;
+}
+
+void UcxEvents::CancelIncoming(PeerId peer) {
+  absl::erase_if(incoming_, [&](const auto& entry) {
+    if (entry.first.first == peer) {
+      Finish(*entry.second.operation, UCS_ERR_CANCELED);
+    }
+    return entry.first.first == peer;
+  });
 }
 
 void UcxEvents::ConnectionRequested(ucp_conn_request_h request, void* events) {
@@ -87,7 +106,7 @@ ucs_status_t UcxEvents::ControlArrived(void* events,
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   if (sender != nullptr && !rendezvous && data_bytes <= kMaxControlBytes) {
     self->arrivals_.push_back({.peer = *sender,
-                               .control = true,
+                               .kind = Arrival::Kind::kControl,
                                .header = std::string(static_cast<const char*>(data), data_bytes)});
   }
   return UCS_OK;
@@ -105,7 +124,7 @@ ucs_status_t UcxEvents::DataArrived(void* events,
     return UCS_OK;
   }
   Arrival arrival{.peer = *sender,
-                  .control = false,
+                  .kind = Arrival::Kind::kData,
                   .header = std::string(static_cast<const char*>(header), header_bytes),
                   .payload_bytes = data_bytes};
   const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
@@ -116,6 +135,94 @@ ucs_status_t UcxEvents::DataArrived(void* events,
   }
   self->arrivals_.push_back(std::move(arrival));
   return rendezvous ? UCS_INPROGRESS : UCS_OK;
+}
+
+// Announcements and answers are short and have no header of UCX's.
+ucs_status_t UcxEvents::AnnounceArrived(void* events,
+                                        const void*,
+                                        std::size_t,
+                                        void* data,
+                                        std::size_t data_bytes,
+                                        const ucp_am_recv_param_t* param) {
+  auto* self = static_cast<UcxEvents*>(events);
+  const PeerId* sender = self->SenderOf(*param);
+  if (sender == nullptr || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    return UCS_OK;
+  }
+  std::string_view header;
+  const std::optional<Announcement> announced =
+      DecodeAnnouncement({static_cast<const char*>(data), data_bytes}, header);
+  if (announced && header.size() <= kMaxDataHeaderBytes) {
+    self->arrivals_.push_back({.peer = *sender,
+                               .kind = Arrival::Kind::kAnnounce,
+                               .header = std::string(header),
+                               .payload_bytes = announced->payload_bytes,
+                               .sequence = announced->sequence});
+  }
+  return UCS_OK;
+}
+
+ucs_status_t UcxEvents::AnswerArrived(void* events,
+                                      const void*,
+                                      std::size_t,
+                                      void* data,
+                                      std::size_t data_bytes,
+                                      const ucp_am_recv_param_t* param) {
+  auto* self = static_cast<UcxEvents*>(events);
+  const PeerId* sender = self->SenderOf(*param);
+  if (sender == nullptr || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    return UCS_OK;
+  }
+  if (const auto answer = DecodeAnswer({static_cast<const char*>(data), data_bytes})) {
+    self->arrivals_.push_back({.peer = *sender,
+                               .kind = Arrival::Kind::kAnswer,
+                               .sequence = answer->sequence,
+                               .accepted = answer->accepted});
+  }
+  return UCS_OK;
+}
+
+// The one callback that does more than take notes: the bytes are UCX's again when it returns, and
+// another copy of them would cost what fragments save.
+ucs_status_t UcxEvents::FragmentArrived(void* events,
+                                        const void* header,
+                                        std::size_t header_bytes,
+                                        void* data,
+                                        std::size_t data_bytes,
+                                        const ucp_am_recv_param_t* param) {
+  auto* self = static_cast<UcxEvents*>(events);
+  const PeerId* sender = self->SenderOf(*param);
+  const std::optional<FragmentHeader> fragment =
+      DecodeFragmentHeader({static_cast<const char*>(header), header_bytes});
+  if (sender == nullptr || !fragment || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    return UCS_OK;
+  }
+  const auto found = self->incoming_.find({*sender, fragment->sequence});
+  if (found == self->incoming_.end() || fragment->offset != found->second.filled ||
+      data_bytes > found->second.payload_bytes - found->second.filled) {
+    return UCS_OK;
+  }
+  Incoming& incoming = found->second;
+  const auto* from = static_cast<const std::byte*>(data);
+  for (std::size_t left = data_bytes; left > 0;) {
+    const std::span<std::byte> to =
+        incoming.destinations[incoming.part].subspan(incoming.part_filled);
+    const std::size_t length = std::min(left, to.size());
+    std::memcpy(to.data(), from, length);
+    from += length;
+    left -= length;
+    incoming.part_filled += length;
+    if (length == to.size()) {
+      ++incoming.part;
+      incoming.part_filled = 0;
+    }
+  }
+  incoming.filled += data_bytes;
+  if (incoming.filled == incoming.payload_bytes) {
+    self->Finish(*incoming.operation, UCS_OK);
+    self->incoming_.erase(found);
+  }
+  return UCS_OK;
 }
 
 }  // namespace baton::ucx

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,10 +18,14 @@ namespace baton::ucx {
 // Active message ids; the peer's must be the same.
 inline constexpr unsigned kControlId = 1;  // header in the payload, so that it may be long
 inline constexpr unsigned kDataId = 2;
+// A payload in fragments, see ucx_fragments.h.
+inline constexpr unsigned kAnnounceId = 3;
+inline constexpr unsigned kAnswerId = 4;
+inline constexpr unsigned kFragmentId = 5;
 
 class UcxEvents;
 
-enum class OperationKind { kSend, kReceive, kClose };
+enum class OperationKind { kSend, kReceive, kFragment, kClose };
 
 // One call under way inside UCX, and what it reads until its callback has run.
 struct Operation {
@@ -31,16 +36,31 @@ struct Operation {
   std::string header;
   std::vector<ucp_dt_iov_t> parts;
   ucs_status_t status = UCS_INPROGRESS;
+  Operation* message = nullptr;    // of a fragment: the send it belongs to
+  std::size_t fragments_left = 0;  // of a send in fragments
+};
+
+// A payload that is arriving in fragments: where it goes, and how much of it has come.
+struct Incoming {
+  Operation* operation;  // the receive
+  std::vector<std::span<std::byte>> destinations;
+  std::size_t payload_bytes = 0;
+  std::size_t filled = 0;
+  std::size_t part = 0;         // destination that is being filled
+  std::size_t part_filled = 0;  // of it
 };
 
 // A message that has arrived, not yet shown to the handler.
 struct Arrival {
+  enum class Kind { kControl, kData, kAnnounce, kAnswer };
   PeerId peer;
-  bool control = false;
+  Kind kind = Kind::kControl;
   std::string header;
   std::string payload;         // of a short message
   void* descriptor = nullptr;  // of a long one, to be received or released
   std::size_t payload_bytes = 0;
+  std::uint64_t sequence = 0;  // of an announcement and its answer
+  bool accepted = false;       // of an answer
 };
 
 // What UCX's callbacks have to say. They run inside UCX's progress and inside the destruction of a
@@ -75,6 +95,13 @@ class UcxEvents {
   void Finish(Operation& operation, ucs_status_t status);
   void Abandon(Operation& operation) { operations_.erase(&operation); }
 
+  // Fragments of message `sequence` of this peer are copied to where `incoming` says as they come;
+  // its operation is finished with the last. Others are dropped. False when that message is
+  // expected already: its sender has used one name twice.
+  bool Expect(PeerId peer, std::uint64_t sequence, Incoming incoming);
+  // Copies nothing more for this peer; receives that were not complete are finished as cancelled.
+  void CancelIncoming(PeerId peer);
+
   std::vector<ucp_conn_request_h> TakeRequested() { return std::exchange(requested_, {}); }
   std::vector<Failure> TakeFailed() { return std::exchange(failed_, {}); }
   std::vector<std::unique_ptr<Operation>> TakeDone();
@@ -102,6 +129,24 @@ class UcxEvents {
                                   void* data,
                                   std::size_t data_bytes,
                                   const ucp_am_recv_param_t* param);
+  static ucs_status_t AnnounceArrived(void* events,
+                                      const void* header,
+                                      std::size_t header_bytes,
+                                      void* data,
+                                      std::size_t data_bytes,
+                                      const ucp_am_recv_param_t* param);
+  static ucs_status_t AnswerArrived(void* events,
+                                    const void* header,
+                                    std::size_t header_bytes,
+                                    void* data,
+                                    std::size_t data_bytes,
+                                    const ucp_am_recv_param_t* param);
+  static ucs_status_t FragmentArrived(void* events,
+                                      const void* header,
+                                      std::size_t header_bytes,
+                                      void* data,
+                                      std::size_t data_bytes,
+                                      const ucp_am_recv_param_t* param);
   // nullptr when the sender is unknown.
   const PeerId* SenderOf(const ucp_am_recv_param_t& param) const;
 
@@ -111,6 +156,7 @@ class UcxEvents {
   std::vector<Failure> failed_;
   std::vector<Operation*> done_;
   std::deque<Arrival> arrivals_;
+  absl::flat_hash_map<std::pair<PeerId, std::uint64_t>, Incoming> incoming_;
 };
 
 }  // namespace baton::ucx

@@ -58,6 +58,8 @@ void SetDefaults() {
   // Five times the bandwidth of the default 8 KB; a receiver's must be at least its sender's.
   SetUnlessSet("UCX_TCP_TX_SEG_SIZE", "256k");
   SetUnlessSet("UCX_TCP_RX_SEG_SIZE", "512k");
+  // So many scattered ranges are sent from where they lie; with more UCX copies them first.
+  SetUnlessSet("UCX_TCP_MAX_IOV", "16");
   SetUnlessSet("UCX_KEEPALIVE_INTERVAL", "1s");
   // Else a restarted worker cannot listen on its port for a minute.
   SetUnlessSet("UCX_TCP_CM_REUSEADDR", "y");

@@ -10,17 +10,17 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kvtransfer/ucx/ucx_events.h"
+#include "kvtransfer/ucx/ucx_fragments.h"
 #include "kvtransfer/ucx/ucx_handles.h"
 
 namespace baton::ucx {
 namespace {
 
-// Shorter payloads are sent along at once; longer ones only after the receiver has named their
-// place.
-constexpr std::size_t kRendezvousBytes = std::size_t{8} * 1024;
-
 // Calls into UCX and drains what its callbacks have left in UcxEvents; all calls into the handler
 // happen in Progress, outside of UCX's own.
+//
+// A short payload is sent along at once, a longer one only after the receiver has named its place:
+// over TCP in fragments (ucx_fragments.h), else by UCX's rendezvous, which RDMA needs no copy for.
 //
 // Not thread-safe: used only by the transfer thread.
 class UcxTransport final : public Transport {
@@ -48,9 +48,11 @@ class UcxTransport final : public Transport {
     UcxEvents::EndpointTag tag;
     ucp_ep_h handle = nullptr;
     bool closing = false;
-    int outstanding = 0;                                  // operations
-    absl::flat_hash_map<TransferToken, Arrival> waiting;  // to be placed later
-    absl::Status why;                                     // of the end
+    int outstanding = 0;                                       // operations
+    absl::flat_hash_map<TransferToken, Arrival> waiting;       // to be placed later
+    absl::flat_hash_map<std::uint64_t, Operation*> announced;  // sends that were not answered
+    std::uint64_t next_sequence = 1;
+    absl::Status why;  // of the end
     mutable std::string carrier;
   };
 
@@ -62,6 +64,16 @@ class UcxTransport final : public Transport {
   Endpoint* FindOpen(PeerId peer);
   Operation& StartOperation(Endpoint& endpoint, OperationKind kind, TransferToken token);
   void Follow(Operation& operation, ucs_status_ptr_t request);
+  // Both leave `operation` to be followed or abandoned by what is returned.
+  ucs_status_ptr_t Post(Endpoint& endpoint, unsigned id, unsigned protocol, Operation& operation);
+  absl::Status PostOrAbandon(Endpoint& endpoint,
+                             unsigned id,
+                             unsigned protocol,
+                             Operation& operation);
+  absl::Status Announce(Endpoint& endpoint, Operation& message, std::size_t payload_bytes);
+  void Answer(Endpoint& endpoint, std::uint64_t sequence, bool accepted);
+  void SendFragments(Endpoint& endpoint, const Arrival& answer);
+  void FragmentSent(const Operation& fragment);
 
   bool AcceptRequested();
   bool HandleArrivals();
@@ -180,8 +192,23 @@ absl::Status UcxTransport::Send(PeerId peer, OutgoingMessage message) {
     operation.parts.push_back(
         {.buffer = operation.header.data(), .length = operation.header.size()});
   }
-  const unsigned protocol = !control && payload_bytes >= kRendezvousBytes ? UCP_AM_SEND_FLAG_RNDV
-                                                                          : UCP_AM_SEND_FLAG_EAGER;
+  if (!control && payload_bytes >= kFragmentedBytes) {
+    if (CarrierOf(peer) == "tcp") {
+      return Announce(*endpoint, operation, payload_bytes);
+    }
+    return PostOrAbandon(*endpoint, kDataId, UCP_AM_SEND_FLAG_RNDV, operation);
+  }
+  return PostOrAbandon(*endpoint, control ? kControlId : kDataId, UCP_AM_SEND_FLAG_EAGER,
+                       operation);
+}
+
+// The operation's parts as payload, behind its header but for control messages, whose only part it
+// is.
+ucs_status_ptr_t UcxTransport::Post(Endpoint& endpoint,
+                                    unsigned id,
+                                    unsigned protocol,
+                                    Operation& operation) {
+  const bool with_header = id == kDataId || id == kFragmentId;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                         UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_FLAGS |
@@ -192,17 +219,91 @@ absl::Status UcxTransport::Send(PeerId peer, OutgoingMessage message) {
   params.datatype = UCP_DATATYPE_IOV;
   params.user_data = &operation;
   params.memory_type = UCS_MEMORY_TYPE_HOST;
-  const ucs_status_ptr_t request = ucp_am_send_nbx(
-      endpoint->handle, control ? kControlId : kDataId, control ? nullptr : operation.header.data(),
-      control ? 0 : operation.header.size(), operation.parts.data(), operation.parts.size(),
-      &params);
+  return ucp_am_send_nbx(endpoint.handle, id, with_header ? operation.header.data() : nullptr,
+                         with_header ? operation.header.size() : 0, operation.parts.data(),
+                         operation.parts.size(), &params);
+}
+
+absl::Status UcxTransport::PostOrAbandon(Endpoint& endpoint,
+                                         unsigned id,
+                                         unsigned protocol,
+                                         Operation& operation) {
+  const ucs_status_ptr_t request = Post(endpoint, id, protocol, operation);
   if (UCS_PTR_IS_ERR(request)) {
-    --endpoint->outstanding;
+    --endpoint.outstanding;
     events_.Abandon(operation);
     return ToStatus(UCS_PTR_STATUS(request), "send to the peer");
   }
   Follow(operation, request);
   return absl::OkStatus();
+}
+
+absl::Status UcxTransport::Announce(Endpoint& endpoint,
+                                    Operation& message,
+                                    std::size_t payload_bytes) {
+  const std::uint64_t sequence = endpoint.next_sequence++;
+  Operation& announcement = StartOperation(endpoint, OperationKind::kFragment, TransferToken());
+  announcement.header = EncodeAnnouncement({sequence, payload_bytes}, message.header);
+  announcement.parts.push_back(
+      {.buffer = announcement.header.data(), .length = announcement.header.size()});
+  const absl::Status posted =
+      PostOrAbandon(endpoint, kAnnounceId, UCP_AM_SEND_FLAG_EAGER, announcement);
+  if (!posted.ok()) {
+    --endpoint.outstanding;
+    events_.Abandon(message);
+    return posted;
+  }
+  endpoint.announced[sequence] = &message;
+  return absl::OkStatus();
+}
+
+// A lost answer means a lost connection, which ends the message at both sides.
+void UcxTransport::Answer(Endpoint& endpoint, std::uint64_t sequence, bool accepted) {
+  Operation& answer = StartOperation(endpoint, OperationKind::kFragment, TransferToken());
+  answer.header = EncodeAnswer({sequence, accepted});
+  answer.parts.push_back({.buffer = answer.header.data(), .length = answer.header.size()});
+  PostOrAbandon(endpoint, kAnswerId, UCP_AM_SEND_FLAG_EAGER, answer).IgnoreError();
+}
+
+void UcxTransport::SendFragments(Endpoint& endpoint, const Arrival& answer) {
+  const auto announced = endpoint.announced.find(answer.sequence);
+  if (announced == endpoint.announced.end()) {
+    return;
+  }
+  Operation& message = *announced->second;
+  endpoint.announced.erase(announced);
+  if (!answer.accepted) {
+    events_.Finish(message, UCS_OK);
+    return;
+  }
+  std::vector<std::vector<ucp_dt_iov_t>> fragments = CutIntoFragments(message.parts);
+  message.status = UCS_OK;
+  message.fragments_left = fragments.size();
+  std::uint64_t offset = 0;
+  for (std::vector<ucp_dt_iov_t>& parts : fragments) {
+    Operation& fragment = StartOperation(endpoint, OperationKind::kFragment, TransferToken());
+    fragment.message = &message;
+    fragment.header = EncodeFragmentHeader({answer.sequence, offset});
+    fragment.parts = std::move(parts);
+    for (const ucp_dt_iov_t& part : fragment.parts) {
+      offset += part.length;
+    }
+    Follow(fragment, Post(endpoint, kFragmentId, UCP_AM_SEND_FLAG_EAGER, fragment));
+  }
+}
+
+// The message is done with its last fragment, and failed if any of them has.
+void UcxTransport::FragmentSent(const Operation& fragment) {
+  if (fragment.message == nullptr) {
+    return;
+  }
+  Operation& message = *fragment.message;
+  if (fragment.status != UCS_OK) {
+    message.status = fragment.status;
+  }
+  if (--message.fragments_left == 0) {
+    events_.Finish(message, message.status);
+  }
 }
 
 void UcxTransport::Close(PeerId peer) {
@@ -221,6 +322,11 @@ void UcxTransport::Close(PeerId peer) {
     events_.Finish(StartOperation(*endpoint, OperationKind::kReceive, token), UCS_ERR_CANCELED);
   }
   endpoint->waiting.clear();
+  for (const auto& [sequence, message] : endpoint->announced) {
+    events_.Finish(*message, UCS_ERR_CANCELED);
+  }
+  endpoint->announced.clear();
+  events_.CancelIncoming(peer);
   endpoint->closing = true;
   if (endpoint->why.ok()) {
     endpoint->why = absl::CancelledError("closed here");
@@ -264,7 +370,11 @@ std::string UcxTransport::CarrierOf(PeerId peer) const {
   }
   const Endpoint& endpoint = *found->second;
   if (endpoint.carrier.empty()) {
-    endpoint.carrier = ucx::CarrierOf(endpoint.handle);
+    const std::string carrier = ucx::CarrierOf(endpoint.handle);
+    if (carrier == "unknown") {
+      return carrier;  // not connected yet
+    }
+    endpoint.carrier = carrier;
   }
   return endpoint.carrier;
 }
@@ -311,9 +421,12 @@ bool UcxTransport::HandleArrivals() {
     any = true;
     Arrival arrival = std::move(events_.arrivals().front());
     events_.arrivals().pop_front();
-    if (arrival.control) {
+    Endpoint* endpoint = FindOpen(arrival.peer);
+    if (arrival.kind == Arrival::Kind::kControl) {
       handler_.OnControl(arrival.peer, arrival.header);
-    } else if (Endpoint* endpoint = FindOpen(arrival.peer)) {
+    } else if (endpoint != nullptr && arrival.kind == Arrival::Kind::kAnswer) {
+      SendFragments(*endpoint, arrival);
+    } else if (endpoint != nullptr) {
       Receive(*endpoint, std::move(arrival));
     }
   }
@@ -324,6 +437,9 @@ void UcxTransport::Receive(Endpoint& endpoint, Arrival arrival) {
   const ReceivePlan plan = handler_.OnData(arrival.peer, arrival.header, arrival.payload_bytes);
   if (!plan.accept || endpoint.closing) {
     Release(arrival);
+    if (arrival.kind == Arrival::Kind::kAnnounce && !endpoint.closing) {
+      Answer(endpoint, arrival.sequence, /*accepted=*/false);
+    }
     if (plan.accept) {
       handler_.OnReceived(arrival.peer, plan.token, endpoint.why);
     }
@@ -360,6 +476,19 @@ void UcxTransport::Fill(Endpoint& endpoint,
                         TransferToken token,
                         std::span<const std::span<std::byte>> destinations) {
   Operation& operation = StartOperation(endpoint, OperationKind::kReceive, token);
+  if (arrival.kind == Arrival::Kind::kAnnounce) {
+    const bool expected =
+        events_.Expect(endpoint.tag.peer, arrival.sequence,
+                       {.operation = &operation,
+                        .destinations = {destinations.begin(), destinations.end()},
+                        .payload_bytes = arrival.payload_bytes});
+    if (expected) {
+      Answer(endpoint, arrival.sequence, /*accepted=*/true);
+    } else {
+      events_.Finish(operation, UCS_ERR_INVALID_PARAM);
+    }
+    return;
+  }
   if (arrival.descriptor == nullptr) {
     const char* from = arrival.payload.data();
     for (const std::span<std::byte> destination : destinations) {
@@ -409,6 +538,9 @@ bool UcxTransport::ReportDone() {
       case OperationKind::kReceive:
         handler_.OnReceived(operation->peer, operation->token,
                             ToStatus(operation->status, "receive from the peer"));
+        break;
+      case OperationKind::kFragment:
+        FragmentSent(*operation);
         break;
       case OperationKind::kClose:
         break;
