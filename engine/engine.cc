@@ -30,39 +30,70 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                        const Checkpoint& checkpoint,
                                                        Backend& backend) {
   const ModelConfig& config = checkpoint.config();
-  const KvLayout layout = backend.LayoutFor(config.layers, config.kv_heads, config.head_dim);
-  const std::size_t blocks = options.kv_pool_bytes / layout.block_bytes();
-  if (blocks == 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("kv-pool-size of ", options.kv_pool_bytes,
-                                                     " bytes holds no block of ",
-                                                     layout.block_bytes(), " bytes"));
+  ASSIGN_OR_RETURN(const MemoryBudget before, backend.Memory());
+  MemoryNeeds needs = NeedsOf(config, options.limits.max_batch_tokens,
+                              options.limits.max_sequences + options.limits.max_logprob_rows);
+  absl::StatusOr<Parts> parts = MakeParts(options, checkpoint, backend, needs);
+  if (absl::IsResourceExhausted(parts.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(std::string(parts.status().message()), " (needed: ", Describe(needs),
+                     "; free at the start: ", BytesText(before.free_bytes), ")"));
   }
+  RETURN_IF_ERROR(parts.status());
+  return std::unique_ptr<Engine>(
+      new Engine(options, checkpoint, backend, *std::move(parts),
+                 backend.LayoutFor(config.layers, config.kv_heads, config.head_dim)));
+}
+
+absl::StatusOr<Engine::Parts> Engine::MakeParts(const EngineOptions& options,
+                                                const Checkpoint& checkpoint,
+                                                Backend& backend,
+                                                MemoryNeeds& needs) {
+  const ModelConfig& config = checkpoint.config();
+  const KvLayout layout = backend.LayoutFor(config.layers, config.kv_heads, config.head_dim);
+  const auto allocate_pool =
+      [&](std::size_t bytes) -> absl::StatusOr<std::unique_ptr<DeviceMemory>> {
+    needs.kv_pool = bytes / layout.block_bytes() * layout.block_bytes();
+    if (needs.kv_pool == 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "kv-pool-size of ", bytes, " bytes holds no block of ", layout.block_bytes(), " bytes"));
+    }
+    return backend.Allocate(needs.kv_pool);
+  };
   // The pool's pages are touched while the weights are read: where the system is slow to hand out
   // memory, that is most of the start.
-  std::future<absl::StatusOr<std::unique_ptr<DeviceMemory>>> pool = std::async(
-      std::launch::async,
-      [&backend, bytes = blocks * layout.block_bytes()] { return backend.Allocate(bytes); });
-  ASSIGN_OR_RETURN(std::unique_ptr<Transformer> transformer,
-                   Transformer::Load(checkpoint, backend,
-                                     {.rows = options.limits.max_batch_tokens,
-                                      .logit_rows = options.limits.max_sequences +
-                                                    options.limits.max_logprob_rows}));
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, pool.get());
-  return std::unique_ptr<Engine>(
-      new Engine(options, checkpoint, backend, std::move(transformer), std::move(memory), layout));
+  std::future<absl::StatusOr<std::unique_ptr<DeviceMemory>>> pool;
+  if (options.kv_pool_bytes.has_value()) {
+    pool = std::async(std::launch::async, allocate_pool, *options.kv_pool_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Transformer>> transformer = Transformer::Load(
+      checkpoint, backend,
+      {.rows = options.limits.max_batch_tokens,
+       .logit_rows = options.limits.max_sequences + options.limits.max_logprob_rows});
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = nullptr;
+  if (pool.valid()) {
+    memory = pool.get();  // in any case: it writes to `needs`
+  }
+  ASSIGN_OR_RETURN(const MemoryBudget budget, backend.Memory());
+  needs.workspace = budget.workspace_bytes;
+  RETURN_IF_ERROR(transformer.status());
+  RETURN_IF_ERROR(memory.status());
+  if (*memory == nullptr) {
+    ASSIGN_OR_RETURN(memory, allocate_pool(budget.default_pool_bytes));
+  }
+  return Parts{.transformer = *std::move(transformer), .pool_memory = *std::move(memory)};
 }
 
 Engine::Engine(const EngineOptions& options,
                const Checkpoint& checkpoint,
                Backend& backend,
-               std::unique_ptr<Transformer> transformer,
-               std::unique_ptr<DeviceMemory> pool_memory,
+               Parts parts,
                const KvLayout& layout)
     : options_(options),
       config_(checkpoint.config()),
       backend_(backend),
-      transformer_(std::move(transformer)),
-      pool_memory_(std::move(pool_memory)),
+      transformer_(std::move(parts.transformer)),
+      pool_memory_(std::move(parts.pool_memory)),
       pool_view_(MakeKvPoolView(pool_memory_->data(),
                                 static_cast<int>(pool_memory_->size_bytes() / layout.block_bytes()),
                                 layout)),

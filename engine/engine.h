@@ -20,6 +20,7 @@
 #include "common/mailbox.h"
 #include "engine/block_pool.h"
 #include "engine/live_sequence.h"
+#include "engine/memory_needs.h"
 #include "engine/prefix_cache.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -33,7 +34,8 @@
 namespace baton {
 
 struct EngineOptions {
-  std::size_t kv_pool_bytes = std::size_t{2} << 30;
+  // Absent: what the backend can spare once the weights are there.
+  std::optional<std::size_t> kv_pool_bytes = std::size_t{2} << 30;
   SchedulerLimits limits;
   int max_waiting = 1024;    // submitted and not admitted; one more is refused
   bool prefix_cache = true;  // keep finished blocks for prompts that begin like them
@@ -69,7 +71,8 @@ struct EngineLoad {
 class Engine {
  public:
   // Loads the weights, allocates the pool and starts the thread. RESOURCE_EXHAUSTED when the pool
-  // cannot be had or holds less than one block. Borrows both, which must outlive the engine.
+  // cannot be had or holds less than one block; where memory was short it says what each part needs
+  // and what was free. Borrows both, which must outlive the engine.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         const Checkpoint& checkpoint,
                                                         Backend& backend);
@@ -80,7 +83,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   const EngineIdentity& identity() const { return identity_; }
-  std::byte* pool_base() const { return pool_memory_->data(); }
+  std::byte* pool_base() const { return pool_memory_->data(); }  // the backend's memory
   int pool_blocks() const { return pool_.total(); }
 
   // INVALID_ARGUMENT for a request that no engine could run, RESOURCE_EXHAUSTED when the queue is
@@ -113,13 +116,22 @@ class Engine {
  private:
   using Message = absl::AnyInvocable<void()>;
   using Sequence = LiveSequence;
+  // What a start makes.
+  struct Parts {
+    std::unique_ptr<Transformer> transformer;
+    std::unique_ptr<DeviceMemory> pool_memory;
+  };
 
   Engine(const EngineOptions& options,
          const Checkpoint& checkpoint,
          Backend& backend,
-         std::unique_ptr<Transformer> transformer,
-         std::unique_ptr<DeviceMemory> pool_memory,
+         Parts parts,
          const KvLayout& layout);
+
+  static absl::StatusOr<Parts> MakeParts(const EngineOptions& options,
+                                         const Checkpoint& checkpoint,
+                                         Backend& backend,
+                                         MemoryNeeds& needs);
 
   void Post(Message message);
   void Run();

@@ -91,9 +91,23 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const Checkpoint&
                                                                Backend& backend,
                                                                Limits limits) {
   std::unique_ptr<Transformer> transformer(new Transformer(checkpoint.config(), backend, limits));
+  // First, since it refuses a model that the backend cannot compute.
+  RETURN_IF_ERROR(transformer->PrepareSteps());
   RETURN_IF_ERROR(transformer->LoadWeights(checkpoint));
   RETURN_IF_ERROR(transformer->AllocateActivations());
   return transformer;
+}
+
+absl::Status Transformer::PrepareSteps() {
+  ASSIGN_OR_RETURN(program_, backend_.PrepareSteps({.rows = limits_.rows,
+                                                    .logit_rows = limits_.logit_rows,
+                                                    .heads = config_.heads,
+                                                    .kv_heads = config_.kv_heads,
+                                                    .head_dim = config_.head_dim,
+                                                    .feed_forward = config_.feed_forward,
+                                                    .vocabulary = config_.vocabulary,
+                                                    .context_tokens = config_.context_tokens}));
+  return absl::OkStatus();
 }
 
 absl::Status Transformer::LoadWeights(const Checkpoint& checkpoint) {
@@ -128,13 +142,6 @@ absl::Status Transformer::LoadWeights(const Checkpoint& checkpoint) {
 }
 
 absl::Status Transformer::AllocateActivations() {
-  ASSIGN_OR_RETURN(program_, backend_.PrepareSteps({.rows = limits_.rows,
-                                                    .logit_rows = limits_.logit_rows,
-                                                    .heads = config_.heads,
-                                                    .kv_heads = config_.kv_heads,
-                                                    .head_dim = config_.head_dim,
-                                                    .feed_forward = config_.feed_forward,
-                                                    .vocabulary = config_.vocabulary}));
   const auto allocate = [this](std::unique_ptr<DeviceMemory>& memory, int rows, int columns,
                                std::size_t element_bytes) -> absl::Status {
     ASSIGN_OR_RETURN(memory, backend_.Allocate(static_cast<std::size_t>(rows) *

@@ -81,6 +81,7 @@ class Transformer {
   Transformer(const ModelConfig& config, Backend& backend, Limits limits)
       : config_(config), backend_(backend), limits_(limits) {}
 
+  absl::Status PrepareSteps();
   absl::Status LoadWeights(const Checkpoint& checkpoint);
   absl::Status AllocateActivations();
   StepInputs InputsOf(const ForwardBatch& batch,

@@ -164,13 +164,14 @@ struct CopyArgs {
 
 // The shapes of a model's steps, and the most that one step holds.
 struct StepLimits {
-  int rows = 0;          // T
-  int logit_rows = 0;    // R
-  int heads = 0;         // H
-  int kv_heads = 0;      // G
-  int head_dim = 0;      // D
-  int feed_forward = 0;  // F
-  int vocabulary = 0;    // V
+  int rows = 0;            // T
+  int logit_rows = 0;      // R
+  int heads = 0;           // H
+  int kv_heads = 0;        // G
+  int head_dim = 0;        // D
+  int feed_forward = 0;    // F
+  int vocabulary = 0;      // V
+  int context_tokens = 0;  // rotations are below this
 };
 
 // What PrepareSteps made ready; no two of a process are equal.

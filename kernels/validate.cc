@@ -107,17 +107,16 @@ absl::Status CheckRope(const char* op, const RopeTable* rope, const KvPoolView& 
   return absl::OkStatus();
 }
 
-absl::Status CheckSegments(const PagedAttentionArgs& args) {
-  constexpr const char* kOp = "paged_attention";
-  for (std::size_t s = 0; s < args.segments.size(); ++s) {
-    const SegmentRef& segment = args.segments[s];
+absl::Status CheckSegments(const char* op, std::span<const SegmentRef> segments, int pool_blocks) {
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    const SegmentRef& segment = segments[s];
     if (segment.tokens < 0 ||
         static_cast<std::size_t>(segment.tokens) > segment.blocks.size() * kBlockTokens) {
-      return Wrong(kOp, absl::StrCat("segments[", s, "] has ", segment.tokens, " tokens in ",
-                                     segment.blocks.size(), " blocks"));
+      return Wrong(op, absl::StrCat("segments[", s, "] has ", segment.tokens, " tokens in ",
+                                    segment.blocks.size(), " blocks"));
     }
     for (const BlockId block : segment.blocks) {
-      RETURN_IF_ERROR(CheckIndex(kOp, "segments.blocks", s, block.value(), args.pool.blocks));
+      RETURN_IF_ERROR(CheckIndex(op, "segments.blocks", s, block.value(), pool_blocks));
     }
   }
   return absl::OkStatus();
@@ -300,7 +299,7 @@ absl::Status Validate(const PagedAttentionArgs& args) {
   if (!(args.scale > 0 && std::isfinite(args.scale))) {
     return Wrong(kOp, "scale is out of range");
   }
-  RETURN_IF_ERROR(CheckSegments(args));
+  RETURN_IF_ERROR(CheckSegments(kOp, args.segments, args.pool.blocks));
   return CheckEntries(args);
 }
 
@@ -330,7 +329,7 @@ absl::Status Validate(const CopyArgs& args) {
 absl::Status Validate(const StepLimits& limits) {
   constexpr const char* kOp = "prepare_steps";
   if (limits.rows <= 0 || limits.logit_rows < 0 || limits.feed_forward <= 0 ||
-      limits.vocabulary <= 0) {
+      limits.vocabulary <= 0 || limits.context_tokens <= 0) {
     return Wrong(kOp, "a limit is not positive");
   }
   if (limits.head_dim <= 0 || limits.kv_heads <= 0 || limits.heads <= 0 ||
@@ -364,6 +363,35 @@ absl::Status Validate(const StepInputs& inputs) {
   for (std::size_t e = 0; e < entries; ++e) {
     RETURN_IF_ERROR(CheckIndex(kOp, "entry_segment", e, inputs.entry_segment[e],
                                static_cast<std::int64_t>(inputs.segments.size())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateValues(const StepInputs& inputs, const StepLimits& limits) {
+  constexpr const char* kOp = "run_step";
+  for (std::size_t t = 0; t < inputs.tokens.size(); ++t) {
+    if (inputs.tokens[t] != kIdleToken) {
+      RETURN_IF_ERROR(CheckIndex(kOp, "tokens", t, inputs.tokens[t].value(), limits.vocabulary));
+    }
+    if (inputs.block[t] != kIdleBlock) {
+      RETURN_IF_ERROR(CheckIndex(kOp, "block", t, inputs.block[t].value(), inputs.pool.blocks));
+    }
+    RETURN_IF_ERROR(CheckIndex(kOp, "rotation", t, inputs.rotation[t], limits.context_tokens));
+    RETURN_IF_ERROR(CheckIndex(kOp, "offset", t, inputs.offset[t], kBlockTokens));
+  }
+  for (std::size_t r = 0; r < inputs.logit_rows.size(); ++r) {
+    if (inputs.logit_rows[r] != kIdleRow) {
+      RETURN_IF_ERROR(CheckIndex(kOp, "logit_rows", r, inputs.logit_rows[r],
+                                 static_cast<std::int64_t>(inputs.tokens.size())));
+    }
+  }
+  RETURN_IF_ERROR(CheckSegments(kOp, inputs.segments, inputs.pool.blocks));
+  for (std::size_t e = 0; e < inputs.entry_segment.size(); ++e) {
+    const SegmentRef& segment = inputs.segments[static_cast<std::size_t>(inputs.entry_segment[e])];
+    RETURN_IF_ERROR(CheckIndex(kOp, "visible_tokens", e, inputs.visible_tokens[e],
+                               std::int64_t{segment.tokens} + 1));
+    RETURN_IF_ERROR(CheckIndex(kOp, "|delta|", e, std::abs(std::int64_t{inputs.delta[e]}),
+                               limits.context_tokens));
   }
   return absl::OkStatus();
 }

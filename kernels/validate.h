@@ -20,8 +20,9 @@ absl::Status Validate(const GatedMatMulArgs& args);
 absl::Status Validate(const SelectTokensArgs& args);
 absl::Status Validate(const CopyArgs& args);
 absl::Status Validate(const StepLimits& limits);
-// Lengths and order only: what each operation makes of the lists, it checks itself.
-absl::Status Validate(const StepInputs& inputs);
+absl::Status Validate(const StepInputs& inputs);  // lengths and order
+// Values too, for steps whose operations are not asked one by one. REQUIRES: Validate(inputs).
+absl::Status ValidateValues(const StepInputs& inputs, const StepLimits& limits);
 
 absl::Status ValidateWeightShape(int rows, int columns);
 absl::Status ValidateRope(std::span<const double> frequencies, int positions);

@@ -91,10 +91,9 @@ class CudaBackend final : public Backend {
   absl::Status Synchronize() override { return stream_.Synchronize(); }
 
  private:
-  CudaBackend(std::unique_ptr<Device> device, Stream stream, Stream allocation_stream)
+  CudaBackend(std::unique_ptr<Device> device, Stream stream)
       : device_(std::move(device)),
         stream_(std::move(stream)),
-        allocation_stream_(std::move(allocation_stream)),
         runner_(*device_, stream_),
         token_choice_(*device_, stream_) {}
 
@@ -120,7 +119,6 @@ class CudaBackend final : public Backend {
   // The first to come and the last to go.
   const std::unique_ptr<Device> device_;
   const Stream stream_;
-  const Stream allocation_stream_;  // of Allocate, which may run on another thread
   std::string arithmetic_;
   std::unique_ptr<UploadRing> ring_;
   std::unique_ptr<Gemm> gemm_;
@@ -133,9 +131,7 @@ class CudaBackend final : public Backend {
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(std::unique_ptr<Device> device) {
   ASSIGN_OR_RETURN(Stream stream, Stream::Create(*device));
-  ASSIGN_OR_RETURN(Stream allocation_stream, Stream::Create(*device));
-  std::unique_ptr<CudaBackend> backend(
-      new CudaBackend(std::move(device), std::move(stream), std::move(allocation_stream)));
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(std::move(device), std::move(stream)));
   const DeviceInfo& info = backend->device_->info();
   backend->arithmetic_ =
       info.kind == "emulated" ? "cuda-emulated" : absl::StrCat("cuda-sm", info.compute_capability);
@@ -148,8 +144,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(std::unique_ptr<Dev
 absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaBackend::Allocate(std::size_t bytes) {
   ASSIGN_OR_RETURN(DeviceBuffer<std::byte> memory,
                    DeviceBuffer<std::byte>::Create(*device_, std::max<std::size_t>(bytes, 1)));
-  RETURN_IF_ERROR(device_->Fill(memory.data(), 0, memory.size_bytes(), allocation_stream_.get()));
-  RETURN_IF_ERROR(allocation_stream_.Synchronize());
+  // A stream of its own: several threads may be here.
+  ASSIGN_OR_RETURN(const Stream stream, Stream::Create(*device_));
+  RETURN_IF_ERROR(device_->Fill(memory.data(), 0, memory.size_bytes(), stream.get()));
+  RETURN_IF_ERROR(stream.Synchronize());
   return std::make_unique<CudaMemory>(std::move(memory));
 }
 
@@ -216,6 +214,7 @@ absl::Status CudaBackend::RunStep(const StepInputs& inputs,
     return absl::InvalidArgumentError("run_step: the program is not of this backend");
   }
   const StepLimits& limits = found->second;
+  RETURN_IF_ERROR(ValidateValues(inputs, limits));
   return runner_.Run(inputs, TileRows(limits.heads, limits.kv_heads), operations);
 }
 

@@ -112,7 +112,8 @@ TEST_F(ValidateTest, NamesTheFieldOfStepLimits) {
                         .kv_heads = 2,
                         .head_dim = 8,
                         .feed_forward = 16,
-                        .vocabulary = 32};
+                        .vocabulary = 32,
+                        .context_tokens = 64};
   EXPECT_TRUE(prepare(good).ok());
   EXPECT_NE(*backend_->PrepareSteps(good), *backend_->PrepareSteps(good));
   StepLimits limits = good;
