@@ -51,22 +51,25 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags
   ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
                    Checkpoint::Open(path, flags.server.cache));
   ASSIGN_OR_RETURN(ChosenBackend chosen, CreateBackend(MakeBackendOptions(flags)));
-  LogEvent(LogLevel::kInfo, "device.chosen",
-           {{"backend", chosen.backend->arithmetic()}, {"reason", chosen.reason}});
+  const bool is_emulated = chosen.backend->name() == "emulated";
+  LogEvent(is_emulated ? LogLevel::kWarn : LogLevel::kInfo, "device.chosen",
+           {{"device", std::string(chosen.backend->name())}, {"reason", chosen.reason}});
   const TransportChoice choice = ChooseTransport(flags.kv_transport);
   LogEvent(LogLevel::kInfo, "transport.chosen",
-           {{"transport", choice.name}, {"reason", choice.reason}});
-  return WorkerCore::Create(
-      {.role = role,
-       .engine = MakeEngineOptions(flags),
-       .pool_kind = MemoryKindOf(chosen.device),
-       .transport = choice.name,
-       .metrics_listen = flags.server.metrics_listen,
-       .advertise_host = flags.server.advertise_host,
-       .trace_file = flags.server.trace_file},
-      std::move(checkpoint), std::move(chosen.backend),
-      StageFor(chosen.device,
-               ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host))));
+           {{"transport", choice.name},
+            {"reason", choice.reason},
+            {"staged", chosen.device != nullptr ? "true" : "false"}});
+  TransportFactory transport =
+      ucx::MakeTransport(ListenOptions(flags.kv_listen, flags.server.advertise_host));
+  return WorkerCore::Create({.role = role,
+                             .engine = MakeEngineOptions(flags, chosen),
+                             .pool_kind = MemoryKindOf(chosen.device),
+                             .transport = choice.name,
+                             .metrics_listen = flags.server.metrics_listen,
+                             .advertise_host = flags.server.advertise_host,
+                             .trace_file = flags.server.trace_file},
+                            std::move(checkpoint), std::move(chosen.backend),
+                            StageFor(chosen.device, std::move(transport)));
 }
 
 }  // namespace baton

@@ -10,12 +10,14 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
   flags.Choice("kv-transport", &settings.kv_transport, {"auto", "rdma", "mapped", "tcp", "grpc"},
                "how KV blocks travel between workers");
   flags.Choice("device", &settings.device, {"auto", "cpu", "cuda", "emulated"},
-               "where the model runs; auto takes a GPU where this build and machine have one");
+               "where the model runs; auto takes a GPU where this build and machine have one, else "
+               "the CPU; emulated runs the GPU's kernels on the CPU, slowly, for tests");
   flags.Choice(
       "cpu-isa", &settings.cpu_isa, {"auto", "amx", "avx512bf16", "avx2", "plain"},
       "instructions of the CPU backend; auto takes the fastest that processor and system offer");
   flags.Integer("threads", &settings.threads, 1, 256, "compute threads, 1 to 256");
-  flags.Bytes("kv-pool-size", &settings.kv_pool_bytes, "memory for KV blocks");
+  flags.Bytes("kv-pool-size", &settings.kv_pool_bytes,
+              "memory for KV blocks; 0: 2GiB on a CPU, on a GPU what is free after the weights");
   flags.Integer("max-batch-tokens", &settings.max_batch_tokens, 1, 8192,
                 "rows of one step, decode and prefill together, 1 to 8192");
   flags.Integer("max-sequences", &settings.max_sequences, 1, 4096,
@@ -48,16 +50,21 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
   });
 }
 
-EngineOptions MakeEngineOptions(const WorkerFlags& settings) {
-  return {.kv_pool_bytes = settings.kv_pool_bytes,
-          .limits = {.max_batch_tokens = static_cast<int>(settings.max_batch_tokens),
-                     .max_sequences = static_cast<int>(settings.max_sequences)},
-          .prefix_cache = settings.prefix_cache == "on"};
-}
-
 BackendOptions MakeBackendOptions(const WorkerFlags& settings) {
   return {.device = settings.device,
           .cpu = {.isa = settings.cpu_isa, .threads = static_cast<int>(settings.threads)}};
+}
+
+EngineOptions MakeEngineOptions(const WorkerFlags& settings, const ChosenBackend& backend) {
+  EngineOptions options{.limits = {.max_batch_tokens = static_cast<int>(settings.max_batch_tokens),
+                                   .max_sequences = static_cast<int>(settings.max_sequences)},
+                        .prefix_cache = settings.prefix_cache == "on"};
+  if (settings.kv_pool_bytes != 0) {
+    options.kv_pool_bytes = settings.kv_pool_bytes;
+  } else if (backend.device != nullptr) {
+    options.kv_pool_bytes = std::nullopt;
+  }
+  return options;
 }
 
 }  // namespace baton

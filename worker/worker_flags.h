@@ -19,7 +19,7 @@ struct WorkerFlags {
   std::string device = "auto";
   std::string cpu_isa = "auto";
   std::int64_t threads = 1;
-  std::size_t kv_pool_bytes = std::size_t{2} << 30;
+  std::size_t kv_pool_bytes = 0;  // 0: 2 GiB on a CPU, what is free on a GPU
   std::int64_t max_batch_tokens = 256;
   std::int64_t max_sequences = 64;
   std::string prefix_cache = "on";
@@ -30,7 +30,7 @@ struct WorkerFlags {
 void AddWorkerFlags(Flags& flags, WorkerFlags& settings);
 
 // From checked flags.
-EngineOptions MakeEngineOptions(const WorkerFlags& settings);
 BackendOptions MakeBackendOptions(const WorkerFlags& settings);
+EngineOptions MakeEngineOptions(const WorkerFlags& settings, const ChosenBackend& backend);
 
 }  // namespace baton

@@ -15,10 +15,11 @@
 #include "absl/synchronization/mutex.h"
 #include "decode_worker/decode_sessions.h"
 #include "decode_worker/prefill_client.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/backends.h"
 #include "kvtransfer/inproc/inproc_transport.h"
 #include "prefill_worker/prefill_service.h"
 #include "tests/support/wait_until.h"
+#include "worker/device_staging_copier.h"
 #include "worker/worker_core.h"
 
 namespace baton {
@@ -129,13 +130,18 @@ inline EngineOptions NodeEngine(std::size_t kv_pool_bytes = kTestPoolBytes) {
 inline std::unique_ptr<WorkerCore> MakeCore(const std::string& model_file,
                                             v1::Role role,
                                             TransportFactory transport,
-                                            const EngineOptions& engine) {
+                                            const EngineOptions& engine,
+                                            const std::string& device = "cpu") {
   auto checkpoint = Checkpoint::Open(model_file);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-  auto backend = CreateCpuBackend({});
-  EXPECT_TRUE(backend.ok()) << backend.status();
-  auto core = WorkerCore::Create({.role = role, .engine = engine, .transport = "inproc"},
-                                 *std::move(checkpoint), *std::move(backend), std::move(transport));
+  auto chosen = CreateBackend({.device = device});
+  EXPECT_TRUE(chosen.ok()) << chosen.status();
+  auto core = WorkerCore::Create({.role = role,
+                                  .engine = engine,
+                                  .pool_kind = MemoryKindOf(chosen->device),
+                                  .transport = "inproc"},
+                                 *std::move(checkpoint), std::move(chosen->backend),
+                                 StageFor(chosen->device, std::move(transport)));
   EXPECT_TRUE(core.ok()) << core.status();
   return *std::move(core);
 }
@@ -180,8 +186,9 @@ class ServedService {
 struct PrefillNode {
   PrefillNode(const std::string& model_file,
               TransportFactory transport,
-              const EngineOptions& engine = NodeEngine())
-      : core(MakeCore(model_file, v1::ROLE_PREFILL, std::move(transport), engine)),
+              const EngineOptions& engine = NodeEngine(),
+              const std::string& device = "cpu")
+      : core(MakeCore(model_file, v1::ROLE_PREFILL, std::move(transport), engine, device)),
         service(*core),
         served(&service) {}
 
@@ -202,8 +209,9 @@ struct DecodeNode {
   DecodeNode(const std::string& model_file,
              TransportFactory transport,
              HandoffTimes times = {},
-             const EngineOptions& engine = NodeEngine())
-      : core(MakeCore(model_file, v1::ROLE_DECODE, std::move(transport), engine)),
+             const EngineOptions& engine = NodeEngine(),
+             const std::string& device = "cpu")
+      : core(MakeCore(model_file, v1::ROLE_DECODE, std::move(transport), engine, device)),
         client(*PrefillClient::Create({})),
         sessions(*core, *client, times) {}
 
