@@ -74,8 +74,9 @@ class StagedTransport final : public Transport, public TransportHandler {
  private:
   struct Peer {
     bool open = true;
-    int copying = 0;                     // messages with copies under way
-    std::optional<absl::Status> closed;  // what the inner transport has said
+    int copying = 0;      // messages with copies under way
+    bool closed = false;  // the inner transport has said so, and why
+    absl::Status why = absl::CancelledError("closed here");
   };
   // What the handler waits for, with slots while it is staged.
   struct Outgoing {
@@ -275,7 +276,8 @@ void StagedTransport::OnSent(PeerId, TransferToken token, const absl::Status& st
 void StagedTransport::OnClosed(PeerId peer, const absl::Status& why) {
   Peer& closed = peers_.at(peer);
   closed.open = false;
-  closed.closed = why;
+  closed.closed = true;
+  closed.why = why;
   // The inner transport has never heard of what still waits.
   std::vector<TransferToken> waiting;
   std::erase_if(send_line_, [&](TransferToken token) {
@@ -349,7 +351,7 @@ void StagedTransport::SendFromSlots(TransferToken token, const absl::Status& cop
   const Peer& peer = peers_.at(outgoing.peer);
   absl::Status status = copied;
   if (status.ok() && !peer.open) {
-    status = peer.closed.value_or(absl::CancelledError("closed here"));
+    status = peer.why;
   }
   if (status.ok()) {
     OutgoingMessage inner{.header = std::move(outgoing.message.header), .token = token};
@@ -385,7 +387,7 @@ void StagedTransport::ReportClosedIfCopied(PeerId peer) {
   if (found == peers_.end() || !found->second.closed || found->second.copying > 0) {
     return;
   }
-  const absl::Status why = *found->second.closed;
+  const absl::Status why = found->second.why;
   peers_.erase(found);
   handler_.OnClosed(peer, why);
 }
