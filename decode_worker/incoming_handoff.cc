@@ -305,14 +305,17 @@ void IncomingHandoff::HandleFetchFailed(const absl::Status& why,
   for (const int block : whole_blocks) {
     valid_blocks_ += block == valid_blocks_ ? 1 : 0;
   }
-  FailAttempt(attempt_->failure.value_or(why));
+  // A fetch that failed by itself says why; the end of the call, which its cancellation at the
+  // other side brings about, may have come before.
+  FailAttempt(absl::IsCancelled(why) ? attempt_->failure.value_or(why) : why);
 }
 
 void IncomingHandoff::FailAttempt(const absl::Status& why) {
   attempt_->call->Cancel();
   if (attempt_->fetching) {
-    // What landed is known only when the transfer has ended; its event comes at once.
-    attempt_->failure = why;
+    // What landed is known only when the transfer has ended; its event comes at once. The call we
+    // have just cancelled may end before it: that is not why.
+    attempt_->failure = attempt_->failure.value_or(why);
     context_.core.transfer().CancelFetch(attempt_->id);
     return;
   }

@@ -421,6 +421,9 @@ OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
                   .blocks = selection.blocks};
   if (options_.pool.kind == MemoryKind::kHost) {
     data.crc32c = Checksum(message.payload);
+    if (!HitFailpoint("prefill.damage_piece").ok()) {
+      data.crc32c ^= 1;  // to the other side as if a byte had changed on the way
+    }
     message.header = wire::Encode(data);
   } else {
     message.seal = [data = std::move(data)](ConstParts payload) mutable {

@@ -74,6 +74,25 @@ TEST_F(StoppedPeerTest, AShortStopOnlyDelays) {
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
 }
 
+TEST_F(StoppedPeerTest, AShortStopOfTheDecodeWorkerOnlyDelays) {
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(WaitForHandoff());
+
+  cluster().decode().process().Signal(SIGSTOP);
+  EXPECT_FALSE(stream->WaitForEnd(kSuspect / 2).has_value());
+  cluster().decode().process().Signal(SIGCONT);
+
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), expected);
+  EXPECT_EQ(stream->timeline().path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(cluster().decode().Load().prefilled_tokens(), 0u);
+  EXPECT_EQ(cluster().prefill().Load().prefilled_tokens(),
+            static_cast<std::uint64_t>(request.tokens().ids_size()));
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+}
+
 // T37, F10: the other way round. The prefill side waits for nobody beyond the lease.
 TEST_F(StoppedPeerTest, AStoppedDecodeWorkerLosesItsLease) {
   const auto stream = client().Stream(LongRequest(v1::PATH_UNSPECIFIED));

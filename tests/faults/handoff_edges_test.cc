@@ -1,0 +1,166 @@
+// Handoffs that a failpoint makes go wrong in one particular way.
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/faults/fault_fixture.h"
+#include "tests/support/failpoint_control.h"
+
+namespace baton {
+namespace {
+
+class HandoffEdgesTest : public FaultTest {
+ protected:
+  std::string FailpointFolder() const override { return failpoints_.folder(); }
+
+  // Lines of a server's log that name this event.
+  static std::vector<std::string> Logged(ServerProcess& server, const std::string& event) {
+    std::vector<std::string> found;
+    const std::vector<std::string> lines =
+        absl::StrSplit(server.process().ErrorOutput(), '\n', absl::SkipEmpty());
+    for (const std::string& line : lines) {
+      if (line.find(absl::StrCat(" ", event, " ")) != std::string::npos) {
+        found.push_back(line);
+      }
+    }
+    return found;
+  }
+  // The number after " name=" in a line of a log; -1 when there is none.
+  static std::int64_t NumberIn(const std::string& line, const std::string& name) {
+    const std::string key = absl::StrCat(" ", name, "=");
+    const std::size_t begin = line.find(key);
+    std::int64_t number = -1;
+    if (begin != std::string::npos) {
+      const std::string rest = line.substr(begin + key.size());
+      if (!absl::SimpleAtoi(rest.substr(0, rest.find(' ')), &number)) {
+        return -1;
+      }
+    }
+    return number;
+  }
+
+  FailpointControl failpoints_;
+};
+
+// T19: the decode worker has the first token and no blocks; it waits for them.
+TEST_F(HandoffEdgesTest, PiecesThatComeLateAreWaitedFor) {
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  failpoints_.Arm("prefill.hold_pieces", "fail 0");
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(stream->WaitForTokens(1));
+
+  // Nothing but the first token, however long it lasts.
+  constexpr std::chrono::milliseconds kLate(200);
+  EXPECT_FALSE(stream->WaitForEnd(kLate).has_value());
+  EXPECT_EQ(stream->tokens().size(), 1u);
+  failpoints_.Disarm("prefill.hold_pieces");
+
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), expected);
+  EXPECT_EQ(stream->timeline().path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(cluster().decode().Load().prefilled_tokens(), 0u);
+  const auto& exposed = stream->timeline().exposed_transfer();
+  EXPECT_GE(exposed.seconds() * 1000 + exposed.nanos() / 1'000'000, kLate.count());
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+}
+
+// What is said of the failure is its cause, not the cancellations that it brings about.
+TEST_F(HandoffEdgesTest, PiecesThatNeverComeAreNamed) {
+  failpoints_.Arm("prefill.hold_pieces", "fail 0");
+  const auto stream = client().Stream(LongRequest(v1::PATH_DISAGGREGATED));
+  ASSERT_TRUE(stream->WaitForTokens(1));
+
+  const std::optional<absl::Status> end = stream->WaitForEnd(Promised(kRecoveryBegins));
+  failpoints_.Disarm("prefill.hold_pieces");
+
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(*end) || absl::IsAborted(*end)) << *end;
+  EXPECT_NE(end->message().find("the blocks did not arrive in time"), absl::string_view::npos)
+      << *end;
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+}
+
+// F38, B41: as many damaged messages are found as were damaged, and none of them is decoded on.
+TEST_F(HandoffEdgesTest, DamagedPiecesAreFetchedAgain) {
+  failpoints_.Arm("prefill.damage_piece", "error 1");
+
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+
+  EXPECT_TRUE(failpoints_.WasHit("prefill.damage_piece"));
+  EXPECT_EQ(Logged(cluster().decode(), "handoff.checksum_mismatch").size(), 1u);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+}
+
+TEST_F(HandoffEdgesTest, PiecesDamagedEveryTimeAreComputedHere) {
+  failpoints_.Arm("prefill.damage_piece", "fail 0");
+
+  ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_PREFILL_FAILED);
+
+  failpoints_.Disarm("prefill.damage_piece");
+  const std::vector<std::string> ended = Logged(cluster().decode(), "handoff.failed");
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_NE(ended[0].find("DATA_LOSS"), std::string::npos) << ended[0];
+  EXPECT_EQ(NumberIn(ended[0], "landed_blocks"), 0) << ended[0];
+  EXPECT_GE(Logged(cluster().decode(), "handoff.checksum_mismatch").size(), 2u);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+// T29: the longest prompt that leaves room for two tokens; what is sent is what is used.
+TEST_F(HandoffEdgesTest, TheLongestPromptMovesOnce) {
+  const v1::CompleteRequest request =
+      GreedyRequest(TinyPrompt(9, kTinyContext - 2), 2, v1::PATH_DISAGGREGATED);
+
+  const absl::StatusOr<v1::CompleteResponse> response = client().Complete(request);
+
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(TokensOf(*response), Expected(request));
+  ASSERT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+  const std::vector<std::string> sent = Logged(cluster().prefill(), "handoff.ended");
+  const std::vector<std::string> landed = Logged(cluster().decode(), "handoff.landed");
+  ASSERT_EQ(sent.size(), 1u);
+  ASSERT_EQ(landed.size(), 1u);
+  constexpr std::int64_t kTinyBlockBytes = 8192;
+  EXPECT_EQ(NumberIn(landed[0], "bytes"), kTinyContext / 16 * kTinyBlockBytes) << landed[0];
+  EXPECT_EQ(NumberIn(sent[0], "bytes"), NumberIn(landed[0], "bytes")) << sent[0];
+}
+
+// T27: requests that wait for their blocks fill the pool, and more of them wait for room; when
+// nothing comes, each goes on here all the same, or is told that there is no room.
+TEST_F(HandoffEdgesTest, APoolFullOfWaitingHandoffsDrains) {
+  constexpr int kRequests = 10;  // seven fill the pool
+  failpoints_.Arm("prefill.hold_pieces", "fail 0");
+  std::vector<std::unique_ptr<StreamedCompletion>> streams;
+  for (int i = 0; i < kRequests; ++i) {
+    streams.push_back(client().Stream(LongRequest(v1::PATH_UNSPECIFIED)));
+  }
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        const v1::EngineLoad load = cluster().decode().Load();
+        return load.total_blocks() > 0 && load.waiting_sequences() > 0;
+      },
+      kPatience));
+  EXPECT_TRUE(
+      WaitUntil([&] { return cluster().decode().Load().prefilled_tokens() > 0; }, kPatience));
+  failpoints_.Disarm("prefill.hold_pieces");
+
+  const Tokens expected = Expected(LongRequest(v1::PATH_UNSPECIFIED));
+  int right = 0;
+  for (const auto& stream : streams) {
+    const std::optional<absl::Status> end = stream->WaitForEnd();
+    ASSERT_TRUE(end.has_value());
+    EXPECT_TRUE(end->ok() || absl::IsResourceExhausted(*end)) << *end;
+    if (end->ok()) {
+      EXPECT_EQ(stream->tokens(), expected);
+      ++right;
+    }
+  }
+  EXPECT_GE(right, 7);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
+}
+
+}  // namespace
+}  // namespace baton
