@@ -17,6 +17,8 @@ namespace baton::BATON_CUDA_NAMESPACE {
 
 inline constexpr int kBlockTokens = 16;
 inline constexpr int kLanes = 32;
+inline constexpr int kWarps = 4;  // of a block of either kernel
+inline constexpr int kThreads = kWarps * kLanes;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr int kElementBytes = 2;
 inline constexpr int kChunkBytes = 16;  // what one lane loads at once

@@ -1,4 +1,5 @@
 #include "kernels/cuda/attention_device.cuh"
+#include "kernels/cuda/decode_stream.cuh"
 
 // Attention of single rows over the KV pool, on CUDA cores: grid (split, part of the heads of a kv
 // head, row). A block reads the keys and values of its split once for all its heads. Its lanes form
@@ -14,37 +15,7 @@
 namespace baton::BATON_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * kLanes;
 constexpr int kMostHeads = 8;  // of a block; a larger group takes several blocks
-
-template <int kHeadDim, int kHeads>
-struct Shape {
-  static constexpr int kKeyLanes = kHeadDim / kChunkElements;  // lanes that hold one key
-  static constexpr int kStreams = kThreads / kKeyLanes;
-  static constexpr int kUnroll = kHeads <= 3   ? 4
-                                 : kHeads == 4 ? 3
-                                               : 2;  // keys of a stream in flight
-  static constexpr int kStepKeys = kStreams * kUnroll;
-  // Blocks that a multiprocessor should hold: their loads hide each other's latency. It bounds the
-  // registers of a thread.
-  static constexpr int kResidentBlocks = kHeads <= 3 ? 4 : kHeads == 4 ? 3 : 2;
-};
-
-// What a group of lanes has seen so far, for each head. A lane holds 8 elements of the query and of
-// the sums; maximum and weight are the same in all lanes of the group.
-template <int kHeads>
-struct Stream {
-  float query[kHeads][kChunkElements];  // turned for the current entry, times scale * log2(e)
-  float sums[kHeads][kChunkElements];   // of exp2(score - maximum) * value
-  float maximum[kHeads];
-  float weight[kHeads];  // sum of exp2(score - maximum)
-};
-
-struct KeyRange {
-  int begin;
-  int end;
-};
 
 __device__ int VisibleTokens(const cuda::AttentionLists& lists, int row) {
   int total = 0;
@@ -60,167 +31,6 @@ __device__ KeyRange SplitRange(int visible, int splits, int split) {
   const int blocks = (visible + kBlockTokens - 1) / kBlockTokens;
   return {min(blocks * split / splits * kBlockTokens, visible),
           min(blocks * (split + 1) / splits * kBlockTokens, visible)};
-}
-
-__device__ void LoadChunk(const float* source, float (&x)[kChunkElements]) {
-  const auto* halves = reinterpret_cast<const float4*>(source);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    x[4 * i] = halves[i].x;
-    x[4 * i + 1] = halves[i].y;
-    x[4 * i + 2] = halves[i].z;
-    x[4 * i + 3] = halves[i].w;
-  }
-}
-
-// Afterwards the lane holds its 8 elements of each head's query, turned by the entry's delta.
-template <int kHeadDim, int kHeads>
-__device__ void TurnQuery(const cuda::AttentionParams& params,
-                          const float* row_query,
-                          int heads,
-                          int delta,
-                          Stream<kHeads>* stream) {
-  const int first = static_cast<int>(threadIdx.x) % (kHeadDim / kChunkElements) * kChunkElements;
-  const bool upper = first >= kHeadDim / 2;
-  const int pair = upper ? first - kHeadDim / 2 : first;
-  const float factor = params.scale * kLog2E;
-  Angle angles[kChunkElements];
-#pragma unroll
-  for (int i = 0; i < kChunkElements; ++i) {
-    angles[i] = AngleOf<kHeadDim>(params.rope, delta, pair + i);
-  }
-#pragma unroll
-  for (int head = 0; head < kHeads; ++head) {
-    float low[kChunkElements] = {};
-    float high[kChunkElements] = {};
-    if (head < heads) {
-      LoadChunk(row_query + head * kHeadDim + pair, low);
-      LoadChunk(row_query + head * kHeadDim + pair + kHeadDim / 2, high);
-    }
-#pragma unroll
-    for (int i = 0; i < kChunkElements; ++i) {
-      const float2 turned = Turned(low[i], high[i], angles[i]);
-      stream->query[head][i] = (upper ? turned.y : turned.x) * factor;
-    }
-  }
-}
-
-template <class T>
-__device__ void Unpack(const Chunk& chunk, float (&x)[kChunkElements]) {
-#pragma unroll
-  for (int i = 0; i < kChunkElements / 2; ++i) {
-    const float2 pair = UnpackPair<T>(chunk.words[i]);
-    x[2 * i] = pair.x;
-    x[2 * i + 1] = pair.y;
-  }
-}
-
-// Adds keys [range.begin, range.end) of a segment to the streams of the block. Steps start at
-// multiples of 16 of the segment.
-template <int kHeadDim, class T, int kHeads>
-__device__ void AddKeys(const cuda::KvPool& pool,
-                        const int* blocks,
-                        int kv_head,
-                        KeyRange range,
-                        Stream<kHeads>* stream) {
-  using S = Shape<kHeadDim, kHeads>;
-  const int lane_chunk = static_cast<int>(threadIdx.x) % S::kKeyLanes * kChunkBytes;
-  const int lane_key = static_cast<int>(threadIdx.x) / S::kKeyLanes;
-  const int first_step = range.begin / kBlockTokens * kBlockTokens;
-  for (int step = first_step; step < range.end; step += S::kStepKeys) {
-    // What the row must not see is not even read: it may be NaN, or beyond the block table.
-    Chunk keys[S::kUnroll] = {};
-    Chunk values[S::kUnroll] = {};
-    bool seen[S::kUnroll];
-#pragma unroll
-    for (int u = 0; u < S::kUnroll; ++u) {
-      const int key = step + u * S::kStreams + lane_key;
-      seen[u] = key >= range.begin && key < range.end;
-      if (seen[u]) {
-        const std::byte* source = pool.layer + BlockOfToken(blocks, key) * pool.block_bytes +
-                                  KeyOffset<kHeadDim>(kv_head, key) + lane_chunk;
-        keys[u] = *reinterpret_cast<const Chunk*>(source);
-        values[u] = *reinterpret_cast<const Chunk*>(source + ValueOffset<kHeadDim>(pool));
-      }
-    }
-
-    float scores[S::kUnroll][kHeads];
-#pragma unroll
-    for (int u = 0; u < S::kUnroll; ++u) {
-      float key[kChunkElements];
-      Unpack<T>(keys[u], key);
-#pragma unroll
-      for (int head = 0; head < kHeads; ++head) {
-        float dot = 0;
-#pragma unroll
-        for (int i = 0; i < kChunkElements; ++i) {
-          dot = fmaf(stream->query[head][i], key[i], dot);
-        }
-#pragma unroll
-        for (int lanes = S::kKeyLanes / 2; lanes > 0; lanes /= 2) {
-          dot += __shfl_xor_sync(kAllLanes, dot, lanes);
-        }
-        scores[u][head] = seen[u] ? dot : kMinusInfinity;
-      }
-    }
-
-#pragma unroll
-    for (int head = 0; head < kHeads; ++head) {
-      float maximum = stream->maximum[head];
-#pragma unroll
-      for (int u = 0; u < S::kUnroll; ++u) {
-        maximum = fmaxf(maximum, scores[u][head]);
-      }
-      const float finite = FiniteMaximum(maximum);
-      const float shrink = Exp2(stream->maximum[head] - finite);
-      stream->maximum[head] = maximum;
-      stream->weight[head] *= shrink;
-#pragma unroll
-      for (int u = 0; u < S::kUnroll; ++u) {
-        scores[u][head] = Exp2(scores[u][head] - finite);
-        stream->weight[head] += scores[u][head];
-      }
-#pragma unroll
-      for (int i = 0; i < kChunkElements; ++i) {
-        stream->sums[head][i] *= shrink;
-      }
-    }
-
-#pragma unroll
-    for (int u = 0; u < S::kUnroll; ++u) {
-      float value[kChunkElements];
-      Unpack<T>(values[u], value);
-#pragma unroll
-      for (int head = 0; head < kHeads; ++head) {
-#pragma unroll
-        for (int i = 0; i < kChunkElements; ++i) {
-          stream->sums[head][i] = fmaf(scores[u][head], value[i], stream->sums[head][i]);
-        }
-      }
-    }
-  }
-}
-
-// Afterwards every lane holds the sums of its elements over all streams of its warp.
-template <int kHeadDim, int kHeads>
-__device__ void MergeInWarp(Stream<kHeads>* stream) {
-#pragma unroll
-  for (int lanes = Shape<kHeadDim, kHeads>::kKeyLanes; lanes < kLanes; lanes *= 2) {
-#pragma unroll
-    for (int head = 0; head < kHeads; ++head) {
-      const float maximum =
-          fmaxf(stream->maximum[head], __shfl_xor_sync(kAllLanes, stream->maximum[head], lanes));
-      const float shrink = Exp2(stream->maximum[head] - FiniteMaximum(maximum));
-      stream->maximum[head] = maximum;
-      stream->weight[head] *= shrink;
-      stream->weight[head] += __shfl_xor_sync(kAllLanes, stream->weight[head], lanes);
-#pragma unroll
-      for (int i = 0; i < kChunkElements; ++i) {
-        stream->sums[head][i] *= shrink;
-        stream->sums[head][i] += __shfl_xor_sync(kAllLanes, stream->sums[head][i], lanes);
-      }
-    }
-  }
 }
 
 // Scratch of the second kernel: D sums for each row, head and split, then maximum and weight of
@@ -261,10 +71,11 @@ struct WarpResults {
 };
 
 template <int kHeadDim, int kHeads>
-__device__ void ShareResults(const Stream<kHeads>& stream, WarpResults<kHeadDim, kHeads>* results) {
+__device__ void ShareResults(const DecodeStream<kHeads>& stream,
+                             WarpResults<kHeadDim, kHeads>* results) {
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  if (lane < Shape<kHeadDim, kHeads>::kKeyLanes) {
+  if (lane < DecodeShape<kHeadDim, kHeads>::kKeyLanes) {
 #pragma unroll
     for (int head = 0; head < kHeads; ++head) {
       if (lane == 0) {
@@ -331,7 +142,7 @@ __device__ void WriteNaN(const cuda::AttentionParams& params, int row, const Blo
 }
 
 template <int kHeadDim, class T, int kHeads>
-__global__ void __launch_bounds__(kThreads, (Shape<kHeadDim, kHeads>::kResidentBlocks))
+__global__ void __launch_bounds__(kThreads, (DecodeShape<kHeadDim, kHeads>::kResidentBlocks))
     DecodeAttentionKernel(cuda::DecodeAttentionParams params) {
   __shared__ WarpResults<kHeadDim, kHeads> results;
   const cuda::AttentionParams& attention = params.attention;
@@ -354,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, (Shape<kHeadDim, kHeads>::kResidentB
     return;
   }
 
-  Stream<kHeads> stream;
+  DecodeStream<kHeads> stream;
 #pragma unroll
   for (int head = 0; head < kHeads; ++head) {
     stream.maximum[head] = kMinusInfinity;

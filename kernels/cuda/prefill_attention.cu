@@ -1,4 +1,5 @@
 #include "kernels/cuda/attention_device.cuh"
+#include "kernels/cuda/prefill_tile.cuh"
 
 // Attention of neighbouring rows over the KV pool, on tensor cores: grid (tile, kv head). A tile is
 // up to 64 pairs (row, head of the group), which share the keys of one kv head; each of four warps
@@ -15,133 +16,6 @@
 // Queries and weights are rounded to the element, sums are in float.
 namespace baton::BATON_CUDA_NAMESPACE {
 namespace {
-
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * kLanes;
-constexpr int kWarpRows = 16;  // pairs (row, head): the rows of a matrix product
-constexpr int kStepKeys = 64;
-constexpr int kStepBlocks = kStepKeys / kBlockTokens;
-constexpr int kSlices = kStepKeys / 16;  // 16 keys: the depth of a matrix product
-static_assert(kWarps * kWarpRows == cuda::kTileRows);
-
-template <int kHeadDim>
-struct Stage {
-  static constexpr int kCount = kHeadDim == 64 ? 3 : 2;
-  static constexpr int kRowChunks = kHeadDim / kChunkElements;
-  static constexpr int kRowBytes = kHeadDim * kElementBytes;
-  static constexpr int kValues = kStepKeys * kRowBytes;  // offset of the values, behind the keys
-  static constexpr int kBytes = 2 * kValues;
-  // Shared memory: the stages, then the queries of the tile. 56 or 80 KiB.
-  static constexpr int kQueries = kCount * kBytes;
-  static constexpr int kWarpQueryBytes = kWarpRows * kRowBytes;
-  static constexpr int kSharedBytes = kQueries + kWarps * kWarpQueryBytes;
-};
-
-// Where a chunk of a row lies among rows of keys, values or queries.
-template <int kHeadDim>
-__device__ int ChunkOffset(int row, int chunk) {
-  return row * Stage<kHeadDim>::kRowBytes + (chunk ^ (row & 7)) * kChunkBytes;
-}
-
-struct Tile {
-  int first_row;
-  int rows;
-  int entries;  // segments of each row
-  int kv_head;
-  int group;  // heads of the kv head
-};
-
-// The largest of a value over the lanes whose numbers differ in these bits; every lane gets it.
-__device__ int MaximumOverLanes(int value, int first_bit) {
-  for (int bit = first_bit; bit < kLanes; bit *= 2) {
-    value = max(value, __shfl_xor_sync(kAllLanes, value, bit));
-  }
-  return value;
-}
-
-// A place in the list of steps of a tile; the same in all threads.
-struct Step {
-  int entry = -1;     // of the rows' lists; at the end, Tile::entries
-  int first_key = 0;  // in the segment
-  int end_key = 0;    // of the keys of the segment that a row of the tile sees
-};
-
-__device__ Step Next(const cuda::AttentionLists& lists, const Tile& tile, Step step) {
-  step.first_key += kStepKeys;
-  while (step.first_key >= step.end_key && ++step.entry < tile.entries) {
-    step.first_key = 0;
-    step.end_key = 0;
-    for (int i = static_cast<int>(threadIdx.x) % kLanes; i < tile.rows; i += kLanes) {
-      const int entry = lists.row_segments[tile.first_row + i] + step.entry;
-      step.end_key = max(step.end_key, lists.visible_tokens[entry]);
-    }
-    step.end_key = MaximumOverLanes(step.end_key, 1);
-  }
-  return step;
-}
-
-// Copies ahead. Block ids are read one step before they are needed.
-struct Loader {
-  Step step;
-  int blocks[kStepBlocks];
-};
-
-__device__ void Advance(const cuda::AttentionLists& lists, const Tile& tile, Loader* loader) {
-  loader->step = Next(lists, tile, loader->step);
-  if (loader->step.entry >= tile.entries) {
-    return;
-  }
-  const int entry = lists.row_segments[tile.first_row] + loader->step.entry;
-  const int* blocks = lists.block_table + lists.segment_blocks[lists.entry_segment[entry]];
-#pragma unroll
-  for (int i = 0; i < kStepBlocks; ++i) {
-    const int token = loader->step.first_key + i * kBlockTokens;
-    loader->blocks[i] = token < loader->step.end_key ? BlockOfToken(blocks, token) : 0;
-  }
-}
-
-// Starts the copies of the loader's step into a stage and goes to the next step. Keys that no row
-// sees become zeros: what their slots hold, or whether they have a block, is unknown. After the
-// last step there is nothing to copy, but the group of copies is closed all the same, because
-// waiting counts groups.
-template <int kHeadDim>
-__device__ void Fill(const cuda::AttentionParams& params,
-                     const Tile& tile,
-                     std::byte* stage,
-                     Loader* loader) {
-  using S = Stage<kHeadDim>;
-  constexpr int kPassKeys = kThreads / S::kRowChunks;
-  if (loader->step.entry < tile.entries) {
-    const int chunk = static_cast<int>(threadIdx.x) % S::kRowChunks;
-#pragma unroll
-    for (int pass = 0; pass < kStepKeys / kPassKeys; ++pass) {
-      const int key = pass * kPassKeys + static_cast<int>(threadIdx.x) / S::kRowChunks;
-      const bool seen = loader->step.first_key + key < loader->step.end_key;
-      const int block = loader->blocks[pass * kPassKeys / kBlockTokens];
-      const std::byte* source = params.pool.layer + block * params.pool.block_bytes +
-                                KeyOffset<kHeadDim>(tile.kv_head, key) + chunk * kChunkBytes;
-      std::byte* target = stage + ChunkOffset<kHeadDim>(key, chunk);
-      CopyAsync16(target, source, seen ? kChunkBytes : 0);
-      CopyAsync16(target + S::kValues, source + ValueOffset<kHeadDim>(params.pool),
-                  seen ? kChunkBytes : 0);
-    }
-    Advance(params.lists, tile, loader);
-  }
-  CommitCopies();
-}
-
-// The 16 pairs (row, head) of a warp: 16 rows of matrix products.
-struct Pair {
-  int row;
-  int head;
-  bool present;  // the tile may have fewer
-};
-__device__ Pair PairOf(const Tile& tile, int warp_row) {
-  const int pair = static_cast<int>(threadIdx.x) / kLanes * kWarpRows + warp_row;
-  const bool present = pair / tile.group < tile.rows;
-  return {tile.first_row + (present ? pair / tile.group : 0),
-          tile.kv_head * tile.group + pair % tile.group, present};
-}
 
 // A lane's part of 16 rows and 16 columns of a result, in two accumulators of mma.m16n8k16: first
 // two columns of row lane / 4, then of row lane / 4 + 8.
@@ -173,13 +47,13 @@ struct WarpRows {
 // memory.
 template <int kHeadDim, class T>
 __device__ void TurnQueries(const cuda::AttentionParams& params,
-                            const Tile& tile,
+                            const PrefillTile& tile,
                             int entry,
                             std::byte* queries) {
   constexpr int kRowWords = kHeadDim / 4;  // two elements each, of the lower half of a row
   const float factor = params.scale * kLog2E;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const Pair lane_pair = PairOf(tile, lane % kWarpRows);
+  const RowHead lane_pair = RowHeadOf(tile, lane % kWarpRows);
   const int lane_delta = params.lists.delta[params.lists.row_segments[lane_pair.row] + entry];
   __syncwarp();  // the queries before are not needed any more
 #pragma unroll 4
@@ -187,7 +61,7 @@ __device__ void TurnQueries(const cuda::AttentionParams& params,
     const int warp_row = (i + lane) / kRowWords;
     const int column = (i + lane) % kRowWords * 2;
     const int delta = __shfl_sync(kAllLanes, lane_delta, warp_row);
-    const Pair pair = PairOf(tile, warp_row);
+    const RowHead pair = RowHeadOf(tile, warp_row);
     float2 turned[2] = {};
     if (pair.present) {
       const float* query =
@@ -211,13 +85,13 @@ __device__ void TurnQueries(const cuda::AttentionParams& params,
 // What the rows of a warp see of a segment.
 template <int kHeadDim>
 __device__ void FindVisible(const cuda::AttentionLists& lists,
-                            const Tile& tile,
+                            const PrefillTile& tile,
                             int entry,
                             WarpRows<kHeadDim>* rows) {
   int least = INT_MAX;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Pair pair = PairOf(tile, static_cast<int>(threadIdx.x) % kLanes / 4 + 8 * r);
+    const RowHead pair = RowHeadOf(tile, static_cast<int>(threadIdx.x) % kLanes / 4 + 8 * r);
     rows->visible[r] =
         pair.present ? lists.visible_tokens[lists.row_segments[pair.row] + entry] : 0;
     least = pair.present ? min(least, rows->visible[r]) : least;
@@ -392,7 +266,7 @@ __device__ void ComputeStep(const std::byte* queries,
   unsigned weights[kSlices][4];
   UpdateSoftmax<kHeadDim, T>(scores, rows, weights);
 
-  const std::byte* values = stage + Stage<kHeadDim>::kValues;
+  const std::byte* values = stage + PrefillStage<kHeadDim>::kValues;
 #pragma unroll
   for (int i = 0; i < kHeadDim / 16; ++i) {
     Columns sums = rows->sums[i];
@@ -407,7 +281,7 @@ __device__ void ComputeStep(const std::byte* queries,
 
 template <int kHeadDim, class T>
 __device__ void WriteRows(const cuda::AttentionParams& params,
-                          const Tile& tile,
+                          const PrefillTile& tile,
                           const WarpRows<kHeadDim>& rows) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
 #pragma unroll
@@ -416,7 +290,7 @@ __device__ void WriteRows(const cuda::AttentionParams& params,
     weight += __shfl_xor_sync(kAllLanes, weight, 1);
     weight += __shfl_xor_sync(kAllLanes, weight, 2);
     const float inverse = weight == 0 ? 0 : 1 / weight;
-    const Pair pair = PairOf(tile, lane / 4 + 8 * r);
+    const RowHead pair = RowHeadOf(tile, lane / 4 + 8 * r);
     if (pair.present) {
       unsigned* words = OutputWords<kHeadDim>(params, pair.row, pair.head);
 #pragma unroll
@@ -431,7 +305,7 @@ __device__ void WriteRows(const cuda::AttentionParams& params,
 template <int kHeadDim, class T>
 __global__ void __launch_bounds__(kThreads, kHeadDim == 64 ? 3 : 2)
     PrefillAttentionKernel(cuda::PrefillAttentionParams params) {
-  using S = Stage<kHeadDim>;
+  using S = PrefillStage<kHeadDim>;
   std::byte* stages = DynamicShared<std::byte>();
   std::byte* queries =
       stages + S::kQueries + static_cast<int>(threadIdx.x) / kLanes * S::kWarpQueryBytes;
@@ -440,9 +314,10 @@ __global__ void __launch_bounds__(kThreads, kHeadDim == 64 ? 3 : 2)
   // The last tile of a prompt sees most: it starts first, so that the end of the grid is even.
   const int index = params.tiles - 1 - static_cast<int>(blockIdx.x);
   const int first_row = params.tile_first_row[index];
-  const Tile tile = {first_row, params.tile_rows[index],
-                     lists.row_segments[first_row + 1] - lists.row_segments[first_row],
-                     static_cast<int>(blockIdx.y), attention.heads / attention.pool.kv_heads};
+  const PrefillTile tile = {first_row, params.tile_rows[index],
+                            lists.row_segments[first_row + 1] - lists.row_segments[first_row],
+                            static_cast<int>(blockIdx.y),
+                            attention.heads / attention.pool.kv_heads};
   WarpRows<kHeadDim> rows;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -454,14 +329,14 @@ __global__ void __launch_bounds__(kThreads, kHeadDim == 64 ? 3 : 2)
     rows.sums[i] = {};
   }
 
-  Loader loader;
+  StepLoader loader;
   Advance(lists, tile, &loader);
   for (int i = 0; i < S::kCount - 1; ++i) {
     Fill<kHeadDim>(attention, tile, stages + i * S::kBytes, &loader);
   }
   int stage = 0;
   int entered = -1;
-  for (Step step = Next(lists, tile, Step()); step.entry < tile.entries;
+  for (KeyStep step = Next(lists, tile, KeyStep()); step.entry < tile.entries;
        step = Next(lists, tile, step)) {
     WaitForCopies<S::kCount - 2 +
                   kPlantWaitCount>();  // this thread's copies of the step have landed
@@ -509,7 +384,7 @@ cuda::LaunchCode LaunchPrefillAttention(const cuda::PrefillAttentionParams& para
     return 0;
   }
   const std::size_t shared_bytes =
-      attention.head_dim == 64 ? Stage<64>::kSharedBytes : Stage<128>::kSharedBytes;
+      attention.head_dim == 64 ? PrefillStage<64>::kSharedBytes : PrefillStage<128>::kSharedBytes;
   const dim3 grid(static_cast<unsigned>(params.tiles),
                   static_cast<unsigned>(attention.pool.kv_heads));
   return Launch(KernelFor(attention.head_dim, attention.element), grid, dim3(kThreads),
