@@ -10,15 +10,18 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "bench/device_figures.h"
 #include "bench/engine_report.h"
 #include "bench/engine_rounds.h"
 #include "common/flags.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "frontend/server_flags.h"
+#include "kernels/backends.h"
 #include "model/model_path.h"
 
 namespace baton {
@@ -69,14 +72,6 @@ absl::Status CheckOnly(const EngineBenchFlags& settings) {
   return absl::OkStatus();
 }
 
-absl::Status CheckDevice(const EngineBenchFlags& settings) {
-  if (settings.device == "cuda" || settings.device == "emulated") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("device: this build has no ", settings.device, " backend"));
-  }
-  return absl::OkStatus();
-}
-
 void AddFlags(Flags& flags, EngineBenchFlags& settings) {
   flags.Text(
       "model", &settings.model,
@@ -86,7 +81,8 @@ void AddFlags(Flags& flags, EngineBenchFlags& settings) {
       "peer", &settings.peer,
       "folder with llama-bench, llama-batched-bench and llama-quantize; empty: no comparison");
   flags.Choice("device", &settings.device, {"auto", "cpu", "cuda", "emulated"},
-               "where the model runs; auto takes a GPU where this build and machine have one");
+               "where the model runs; auto takes a GPU where this build and machine have one, else "
+               "the CPU; on a device: rates alone, when emulated not even these");
   flags.Choice("cpu-isa", &settings.cpu_isa, {"auto", "amx", "avx512bf16", "avx2", "plain"},
                "instructions of the CPU backend; auto takes the fastest this processor has");
   flags.OptionalInteger("threads", &settings.threads, 1, 256,
@@ -99,7 +95,6 @@ void AddFlags(Flags& flags, EngineBenchFlags& settings) {
                 "seconds after which no further round begins; the first always runs");
   flags.Integer("rounds", &settings.rounds, 1, 100, "most rounds, 1 to 100");
   flags.Switch("json", &settings.json, "print one JSON object");
-  flags.Check([&settings] { return CheckDevice(settings); });
   flags.Check([&settings] { return CheckOnly(settings); });
 }
 
@@ -108,10 +103,41 @@ std::string WorkerProgram() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "baton-decode";
 }
 
+// Enough for the longest figure and for the one with most streams.
+std::size_t DevicePoolBytes(const ModelConfig& config) {
+  constexpr double kTokens = 8192;
+  return static_cast<std::size_t>(kTokens * KvBytesPerToken(config));
+}
+
+absl::Status RunOnDevice(const EngineBenchFlags& settings,
+                         ChosenBackend chosen,
+                         const Checkpoint& checkpoint) {
+  if (!settings.peer.empty() || settings.json) {
+    return absl::InvalidArgumentError("--peer and --json are for --device cpu");
+  }
+  // A device has no number of threads: each figure once.
+  std::vector<Figure> figures = ChosenFigures(settings);
+  std::erase_if(figures, [](const Figure& figure) { return figure.threads > 1; });
+  ASSIGN_OR_RETURN(const std::string table,
+                   MeasureOnDevice(std::move(chosen), figures,
+                                   {.max_batch_tokens = static_cast<int>(settings.max_batch_tokens),
+                                    .kv_pool_bytes = DevicePoolBytes(checkpoint.config())},
+                                   static_cast<int>(settings.rounds), checkpoint));
+  std::fputs(table.c_str(), stdout);
+  return absl::OkStatus();
+}
+
 absl::Status Run(const EngineBenchFlags& settings) {
   ASSIGN_OR_RETURN(const std::string path, ResolveModelPath(settings.model, settings.cache));
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                    Checkpoint::Open(path, settings.cache));
+  if (settings.device != "cpu") {
+    ASSIGN_OR_RETURN(ChosenBackend chosen,
+                     CreateBackend({.device = settings.device, .cpu = {.isa = settings.cpu_isa}}));
+    if (chosen.device != nullptr) {
+      return RunOnDevice(settings, std::move(chosen), *checkpoint);
+    }
+  }
   std::unique_ptr<LlamaCpp> peer;
   if (!settings.peer.empty()) {
     const std::string fingerprint = ToHex(checkpoint->fingerprint()).substr(0, 16);
