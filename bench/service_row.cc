@@ -11,6 +11,7 @@
 #include "bench/machine_limits.h"
 #include "bench/transfer_sender.h"
 #include "common/status_macros.h"
+#include "kvtransfer/mapped/mapped_transport.h"
 #include "kvtransfer/transfer_service.h"
 
 namespace baton {
@@ -115,9 +116,21 @@ absl::StatusOr<std::unique_ptr<ServiceEnd>> MakeEnd(const ServiceRow& row,
                                                     const TransferShape& shape,
                                                     PoolMemory memory) {
   auto end = std::make_unique<ServiceEnd>();
-  const TransportFactory factory = row.transport();
+  TransportFactory factory = row.transport();
   ASSIGN_OR_RETURN(end->pool, TransferPool::Create(shape, memory));
+  if (row.mapped) {
+    std::optional<mapped::PoolFile> file;
+    if (memory == PoolMemory::kSharedFile) {
+      file = mapped::PoolFile{.fd = end->pool->fd(),
+                              .base = end->pool->region().base,
+                              .pool_bytes = end->pool->size_bytes(),
+                              .file_bytes = end->pool->file_bytes()};
+    }
+    factory = mapped::MakeTransport(std::move(factory), file);
+  }
   TransferOptions options;
+  // A row that fell back to another transport would measure that.
+  options.transport.forced = row.mapped ? std::optional(TransportKind::kMapped) : std::nullopt;
   options.instance = end->instance;
   options.pool = end->pool->region();
   ASSIGN_OR_RETURN(end->service, TransferService::Start(std::move(options), factory));

@@ -17,6 +17,7 @@ struct ServiceRow {
   // Called before any other thread runs.
   std::function<TransportFactory()> transport;
   PoolMemory memory = PoolMemory::kHugePages;  // of the sender's pool
+  bool mapped = false;                         // kSharedFile: the receiver reads it by mapping it
 };
 
 // A handoff from one TransferService to another, as between two workers. Blocks become ready as in

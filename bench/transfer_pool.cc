@@ -1,5 +1,6 @@
 #include "bench/transfer_pool.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 namespace baton {
 namespace {
 
+constexpr std::size_t kPageBytes = 4096;
 constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15u;
 
 // First word of one layer of one block; each later word is kStep more than the one before.
@@ -35,17 +37,21 @@ absl::StatusOr<std::unique_ptr<TransferPool>> TransferPool::Create(const Transfe
   // Layers are filled and compared in whole words.
   BATON_CHECK(shape.layer_bytes % sizeof(std::uint64_t) == 0);
   const std::size_t bytes = shape.block_bytes() * static_cast<std::size_t>(shape.pool_blocks());
+  std::size_t mapping_bytes = bytes;
   UniqueFd file;
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;
   if (memory == PoolMemory::kSharedFile) {
-    file = UniqueFd(memfd_create("transfer-pool", MFD_CLOEXEC));
-    if (!file.ok() || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+    // As in a prefill worker whose pool is mapped by others: sealed, with room behind the pool.
+    mapping_bytes += kPageBytes;
+    file = UniqueFd(memfd_create("transfer-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!file.ok() || ftruncate(file.get(), static_cast<off_t>(mapping_bytes)) != 0 ||
+        fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
       return absl::ResourceExhaustedError(
           absl::StrCat("pool of ", bytes, " bytes of shared memory: ", std::strerror(errno)));
     }
     flags = MAP_SHARED | MAP_POPULATE;
   }
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file.get(), 0);
+  void* base = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, flags, file.get(), 0);
   if (base == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         absl::StrCat("pool of ", bytes, " bytes: ", std::strerror(errno)));
@@ -59,7 +65,11 @@ absl::StatusOr<std::unique_ptr<TransferPool>> TransferPool::Create(const Transfe
 }
 
 TransferPool::~TransferPool() {
-  munmap(base_, size_bytes());
+  munmap(base_, file_bytes());
+}
+
+std::size_t TransferPool::file_bytes() const {
+  return size_bytes() + (file_.ok() ? kPageBytes : 0);
 }
 
 std::vector<BlockId> TransferPool::Scatter(int round, Side side) const {

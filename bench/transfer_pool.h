@@ -50,6 +50,8 @@ class TransferPool {
   PoolRegion region() const;
   // Of kSharedFile; -1 otherwise.
   int fd() const { return file_.get(); }
+  // Of the mapping: of kSharedFile there is a page more than the pool.
+  std::size_t file_bytes() const;
   std::size_t size_bytes() const {
     return shape_.block_bytes() * static_cast<std::size_t>(shape_.pool_blocks());
   }

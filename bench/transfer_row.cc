@@ -19,6 +19,7 @@
 #include "bench/service_row.h"
 #include "bench/socket_row.h"
 #include "common/status_macros.h"
+#include "kvtransfer/grpc_stream/grpc_stream_transport.h"
 #include "kvtransfer/ucx/ucx_transport.h"
 
 namespace baton {
@@ -67,6 +68,10 @@ const std::vector<TransferRow>& TransferRows() {
       Socket("raw_tcp_crc32c", /*checksums=*/true),
       // Every message of a TransferService has a checksum that both sides compute.
       Service("tcp", "raw_tcp_crc32c", {.transport = MakeUcx, .memory = PoolMemory::kHugePages}),
+      Service("mapped", "memcpy_memfd",
+              {.transport = MakeUcx, .memory = PoolMemory::kSharedFile, .mapped = true}),
+      Service("grpc", "raw_tcp_crc32c",
+              {.transport = [] { return grpc_stream::MakeTransport({}); }}),
   };
   return rows;
 }

@@ -77,6 +77,7 @@ Cells WorkerRow(const v1::WorkerStatus& worker) {
           absl::StrCat(load.running_sequences()),
           absl::StrCat(load.waiting_sequences()),
           absl::StrCat(load.open_handoffs()),
+          description.transport(),
           absl::StrCat(load.prefilled_tokens()),
           absl::StrCat(load.decoded_tokens()),
           worker.problem()};
@@ -135,8 +136,8 @@ std::string DescribeStatus(const v1::StatusResponse& status) {
                     " tokens stay on one worker\n");
   }
   std::vector<Cells> workers = {{"role", "address", "state", "free blocks", "cached", "hits",
-                                 "running", "waiting", "handoffs", "prefilled", "decoded",
-                                 "problem"}};
+                                 "running", "waiting", "handoffs", "transport", "prefilled",
+                                 "decoded", "problem"}};
   for (const v1::WorkerStatus& worker : status.workers()) {
     workers.push_back(WorkerRow(worker));
   }

@@ -9,6 +9,7 @@
 #include "proto/identity_conversion.h"
 #include "proto/status_conversion.h"
 #include "worker/token_conversion.h"
+#include "worker/transport_setup.h"
 
 namespace baton {
 
@@ -143,6 +144,9 @@ void IncomingHandoff::StartAttempt() {
   *request.mutable_identity() = ToProto(context_.core.engine().identity());
   *request.mutable_sequence() = plan_.sequence;
   request.set_first_token_only(!NeedsKv());
+  for (std::string& transport : AllowedTransports(context_.core.transport())) {
+    request.add_kv_transports(std::move(transport));
+  }
   LogEvent(LogLevel::kDebug, "handoff.requested",
            {{"request", plan_.request_id},
             {"handoff", attempt_->id.ToString()},

@@ -54,7 +54,7 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
                                       {v1::Worker::service_full_name(), &worker},
                                       {v1::Admin::service_full_name(), &admin}}));
   sessions.SetAddress(server->address());
-  server->AddDoor("kv", core->transfer().address());
+  server->AddDoor("kv", core->kv_door());
   if (core->metrics() != nullptr) {
     server->AddDoor("metrics", core->metrics()->address());
   }

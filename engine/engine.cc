@@ -58,7 +58,8 @@ absl::StatusOr<Engine::Parts> Engine::MakeParts(const EngineOptions& options,
       return absl::ResourceExhaustedError(absl::StrCat(
           "kv-pool-size of ", bytes, " bytes holds no block of ", layout.block_bytes(), " bytes"));
     }
-    return backend.Allocate(needs.kv_pool);
+    return options.allocate_pool ? options.allocate_pool(needs.kv_pool)
+                                 : backend.Allocate(needs.kv_pool);
   };
   // The pool's pages are touched while the weights are read: where the system is slow to hand out
   // memory, that is most of the start.

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,6 +41,8 @@ struct EngineOptions {
   int max_waiting = 1024;    // submitted and not admitted; one more is refused
   bool prefix_cache = true;  // keep finished blocks for prompts that begin like them
   const Clock* clock = &Clock::System();
+  // Memory for the pool; empty: the backend's own. Called once, on a thread of its own.
+  std::function<absl::StatusOr<std::unique_ptr<DeviceMemory>>(std::size_t bytes)> allocate_pool;
   // Borrowed, must outlive the engine.
   std::vector<StepObserver*> step_observers;
   // The backend given to Create, when it takes the time of its operations: observers are told.

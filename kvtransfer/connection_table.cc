@@ -1,6 +1,7 @@
 #include "kvtransfer/connection_table.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -15,29 +16,31 @@ ConnectionTable::ConnectionTable(const TransferOptions& options,
                                  Observer& observer)
     : options_(options), transport_(transport), stats_(stats), observer_(observer) {}
 
-absl::StatusOr<Connection*> ConnectionTable::Reach(const std::string& address,
-                                                   InstanceId instance) {
+absl::StatusOr<Connection*> ConnectionTable::Reach(const Route& route,
+                                                   InstanceId instance,
+                                                   Duration patience) {
   for (auto& [peer, connection] : connections_) {
     if (connection->outgoing && connection->state != ConnectionState::kClosing &&
-        connection->instance == instance && connection->address == address) {
+        connection->instance == instance && connection->route == route) {
       return connection.get();
     }
   }
   const TimePoint now = Now();
-  if (const auto pause = pauses_.find(Target(address, instance));
+  if (const auto pause = pauses_.find(Target(route.address, instance));
       pause != pauses_.end() && now < pause->second.until) {
     return absl::UnavailableError(
-        absl::StrCat("peer at ", address, " could not be reached a moment ago"));
+        absl::StrCat("peer at ", route.address, " could not be reached a moment ago"));
   }
   ++stats_.connects;
-  absl::StatusOr<PeerId> peer = transport_.Connect(address);
+  absl::StatusOr<PeerId> peer = transport_.Connect(route.address);
   if (!peer.ok()) {
     return peer.status();
   }
   Connection& connection = Add(*peer);
   connection.outgoing = true;
-  connection.address = address;
+  connection.route = route;
   connection.instance = instance;
+  connection.greeting_deadline = now + patience;
   SendControl(*peer, wire::Hello{.instance = options_.instance,
                                  .layout_fingerprint = options_.layout_fingerprint});
   return &connection;
@@ -127,6 +130,7 @@ void ConnectionTable::OnClosed(PeerId peer, const absl::Status& why) {
   }
   connections_.erase(peer);
   stats_.connections = static_cast<int>(connections_.size());
+  PublishPeers();
 }
 
 void ConnectionTable::OnHeard(Connection& connection) {
@@ -146,8 +150,7 @@ bool ConnectionTable::OnHello(Connection& connection, const wire::Hello& hello) 
   }
   connection.instance = hello.instance;
   connection.state = ConnectionState::kReady;
-  SendControl(connection.peer, wire::Welcome{.instance = options_.instance,
-                                             .layout_fingerprint = options_.layout_fingerprint});
+  SendControl(connection.peer, MakeWelcome());
   return true;
 }
 
@@ -158,14 +161,14 @@ bool ConnectionTable::OnWelcome(Connection& connection, const wire::Welcome& wel
   // Whatever an earlier process at this address promised is void.
   for (auto& [peer, other] : connections_) {
     if (other->outgoing && other->state == ConnectionState::kReady &&
-        other->address == connection.address && other->instance != welcome.instance) {
-      Close(peer,
-            absl::UnavailableError(absl::StrCat("peer at ", other->address, " was restarted")));
+        other->route == connection.route && other->instance != welcome.instance) {
+      Close(peer, absl::UnavailableError(
+                      absl::StrCat("peer at ", other->route.address, " was restarted")));
     }
   }
   if (welcome.instance != connection.instance) {
     Close(connection.peer,
-          absl::UnavailableError(absl::StrCat("peer at ", connection.address, " is instance ",
+          absl::UnavailableError(absl::StrCat("peer at ", connection.route.address, " is instance ",
                                               welcome.instance.ToString(), ", not ",
                                               connection.instance.ToString())));
     return true;
@@ -176,17 +179,130 @@ bool ConnectionTable::OnWelcome(Connection& connection, const wire::Welcome& wel
                                ", theirs ", ToHex(welcome.layout_fingerprint))));
     return true;
   }
-  pauses_.erase(Target(connection.address, connection.instance));
+  pauses_.erase(Target(connection.route.address, connection.instance));
+  if (const absl::Status chosen = ChooseWays(connection, welcome); !chosen.ok()) {
+    Close(connection.peer, chosen);
+    return true;
+  }
   connection.state = ConnectionState::kReady;
-  LogEvent(LogLevel::kInfo, "peer.connected",
-           {{"address", connection.address},
-            {"instance", connection.instance.ToString()},
-            {"transport", transport_.CarrierOf(connection.peer)}});
+  PublishPeers();
   for (const wire::Message& message : std::exchange(connection.after_greeting, {})) {
     SendControl(connection.peer, message);
   }
   observer_.OnReady(connection);
   return true;
+}
+
+bool ConnectionTable::Allows(std::uint16_t reads) const {
+  const TransportPolicy& policy = options_.transport;
+  if (reads == 0) {
+    return policy.forced != TransportKind::kRdma && policy.forced != TransportKind::kMapped;
+  }
+  const std::vector<PoolReader*> readers = transport_.readers();
+  return std::any_of(readers.begin(), readers.end(), [&](const PoolReader* reader) {
+    return static_cast<std::uint16_t>(reader->kind()) == reads && policy.Allows(reader->kind()) &&
+           !reader->Door().empty();
+  });
+}
+
+void ConnectionTable::SetInUse(Connection& connection, std::uint16_t reads) {
+  std::string transport = reads == 0 ? transport_.CarrierOf(connection.peer)
+                                     : std::string(ToString(static_cast<TransportKind>(reads)));
+  if (!connection.outgoing && connection.transport != transport) {
+    connection.transport = std::move(transport);
+    connection.reason = "chosen by the decode side";
+    PublishPeers();
+  }
+}
+
+// Once for each change: readers of the statistics share it.
+void ConnectionTable::PublishPeers() {
+  auto peers = std::make_shared<std::vector<PeerTransport>>();
+  for (const auto& [peer, connection] : connections_) {
+    if (connection->state == ConnectionState::kReady && !connection->transport.empty()) {
+      peers->push_back({.address = connection->route.address,
+                        .instance = connection->instance,
+                        .transport = connection->transport,
+                        .carrier = transport_.CarrierOf(peer),
+                        .reason = connection->reason});
+    }
+  }
+  stats_.peers = std::move(peers);
+}
+
+wire::Welcome ConnectionTable::MakeWelcome() const {
+  wire::Welcome welcome{.instance = options_.instance,
+                        .layout_fingerprint = options_.layout_fingerprint,
+                        .pool_blocks = static_cast<std::uint32_t>(options_.pool.blocks)};
+  welcome.messages = Allows(0) ? 1 : 0;
+  for (const PoolReader* reader : transport_.readers()) {
+    std::string door = options_.transport.Allows(reader->kind()) ? reader->Door() : std::string();
+    if (!door.empty()) {
+      welcome.doors.push_back({.kind = reader->kind(), .description = std::move(door)});
+    }
+  }
+  return welcome;
+}
+
+absl::Status ConnectionTable::ChooseWays(Connection& connection, const wire::Welcome& welcome) {
+  connection.pool_blocks = welcome.pool_blocks;
+  const std::uint64_t pool_bytes =
+      std::uint64_t{welcome.pool_blocks} * options_.pool.layout.block_bytes();
+  std::vector<TransportCandidate> candidates;
+  std::vector<Way> known;
+  for (const TransportKind kind : {TransportKind::kRdma, TransportKind::kMapped}) {
+    if (const std::string* why = options_.transport.WhyAbsent(kind)) {
+      candidates.push_back({kind, absl::FailedPreconditionError(*why)});
+    }
+  }
+  for (PoolReader* reader : transport_.readers()) {
+    if (!options_.transport.Allows(reader->kind()) ||
+        options_.transport.WhyAbsent(reader->kind()) != nullptr) {
+      continue;
+    }
+    if ((reader->kind() == TransportKind::kRdma) !=
+        (connection.route.kind == TransportKind::kRdma)) {
+      candidates.push_back(
+          {reader->kind(), absl::FailedPreconditionError("not over this connection")});
+      continue;
+    }
+    const auto door =
+        std::find_if(welcome.doors.begin(), welcome.doors.end(),
+                     [&](const wire::Door& offered) { return offered.kind == reader->kind(); });
+    known.push_back({reader->kind(), reader});
+    candidates.push_back(
+        {reader->kind(), door == welcome.doors.end()
+                             ? absl::FailedPreconditionError("the peer does not offer its pool")
+                             : reader->Open(connection.peer, door->description, pool_bytes)});
+  }
+  if (connection.route.kind != TransportKind::kRdma) {
+    known.push_back({connection.route.kind, nullptr});
+    candidates.push_back(
+        {connection.route.kind, welcome.messages != 0
+                                    ? absl::OkStatus()
+                                    : absl::FailedPreconditionError("the peer does not allow it")});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const auto& a, const auto& b) { return a.kind < b.kind; });
+  const absl::StatusOr<TransportChoice> choice = ChooseTransport(options_.transport, candidates);
+  if (!choice.ok()) {
+    return choice.status();
+  }
+  for (const TransportKind kind : choice->kinds) {
+    connection.ways.push_back(*std::find_if(known.begin(), known.end(),
+                                            [&](const Way& way) { return way.kind == kind; }));
+  }
+  connection.transport = connection.ways[0].reader != nullptr
+                             ? std::string(ToString(connection.ways[0].kind))
+                             : transport_.CarrierOf(connection.peer);
+  connection.reason = choice->reason;
+  LogEvent(LogLevel::kInfo, "peer.connected",
+           {{"address", connection.route.address},
+            {"instance", connection.instance.ToString()},
+            {"transport", connection.transport},
+            {"carrier", transport_.CarrierOf(connection.peer)},
+            {"reason", connection.reason}});
+  return absl::OkStatus();
 }
 
 void ConnectionTable::OnPing(const Connection& connection, const wire::Ping& ping) {
@@ -206,7 +322,7 @@ void ConnectionTable::Tick(TimePoint now) {
     if (connection->state == ConnectionState::kGreeting) {
       if (now >= connection->greeting_deadline) {
         Close(peer, absl::UnavailableError(absl::StrCat("no welcome from the peer at ",
-                                                        connection->address, " in time")));
+                                                        connection->route.address, " in time")));
       }
     } else if (connection->open_handoffs > 0) {
       CheckSilence(*connection, now);
@@ -236,13 +352,13 @@ Connection& ConnectionTable::Add(PeerId peer) {
 
 void ConnectionTable::Lose(Connection& connection, const absl::Status& why) {
   if (connection.outgoing && connection.state == ConnectionState::kGreeting) {
-    Pause& pause = pauses_[Target(connection.address, connection.instance)];
+    Pause& pause = pauses_[Target(connection.route.address, connection.instance)];
     pause.length =
         std::clamp(pause.length * 2, options_.times.reconnect_min, options_.times.reconnect_max);
     pause.until = Now() + pause.length;
   }
   LogEvent(connection.open_handoffs > 0 ? LogLevel::kWarn : LogLevel::kInfo, "peer.lost",
-           {{"address", connection.address},
+           {{"address", connection.route.address},
             {"instance", connection.instance.ToString()},
             {"open_handoffs", connection.open_handoffs},
             {"why", why}});

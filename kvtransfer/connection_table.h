@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kvtransfer/transfer_types.h"
 #include "kvtransfer/transport.h"
+#include "kvtransfer/transport_choice.h"
 #include "kvtransfer/wire.h"
 
 namespace baton {
@@ -20,11 +21,17 @@ enum class ConnectionState : std::uint8_t {
   kClosing,  // torn down here or there; memory may still be in use
 };
 
+// How blocks may come over a connection.
+struct Way {
+  TransportKind kind = TransportKind::kTcp;
+  PoolReader* reader = nullptr;  // the transport's; null: in DATA messages
+};
+
 struct Connection {
   PeerId peer;
   bool outgoing = false;
   ConnectionState state = ConnectionState::kGreeting;
-  std::string address;  // outgoing only
+  Route route;          // outgoing only
   InstanceId instance;  // outgoing: the one to reach; incoming: from its hello
   TimePoint greeting_deadline;
   TimePoint last_heard;
@@ -33,6 +40,12 @@ struct Connection {
   int open_handoffs = 0;                      // heartbeats run while there is one
   int data_in_flight = 0;                     // DATA messages the transport has not let go of
   std::vector<wire::Message> after_greeting;  // outgoing: held back until the peer's welcome
+  // Outgoing, from the peer's welcome on.
+  std::vector<Way> ways;  // most wanted first, never empty
+  std::uint32_t pool_blocks = 0;
+  // What blocks come or go by, once that is known, and why.
+  std::string transport;
+  std::string reason;
 };
 
 // Who talks to us and whom we talk to: greetings, heartbeats, the death of peers.
@@ -62,9 +75,9 @@ class ConnectionTable {
                   TransferStats& stats,
                   Observer& observer);
 
-  // The connection to `instance` at `address`, made now if there is none; it may still be greeting.
-  // UNAVAILABLE right after a failed attempt.
-  absl::StatusOr<Connection*> Reach(const std::string& address, InstanceId instance);
+  // The connection to `instance` by `route`, made now if there is none; it may still be greeting,
+  // for `patience` at most. UNAVAILABLE right after a failed attempt.
+  absl::StatusOr<Connection*> Reach(const Route& route, InstanceId instance, Duration patience);
   // nullptr when unknown or closing.
   Connection* Find(PeerId peer);
 
@@ -78,6 +91,11 @@ class ConnectionTable {
   void SendControl(PeerId peer, const wire::Message& message);
   absl::Status SendData(Connection& connection, OutgoingMessage message);
   void DataSent(PeerId peer);
+
+  // Whether the peer of a connection may fetch in this way: 0 for DATA, or the kind of a reader.
+  bool Allows(std::uint16_t reads) const;
+  // Incoming: what the peer fetches by.
+  void SetInUse(Connection& connection, std::uint16_t reads);
 
   void Close(PeerId peer, const absl::Status& why);
   void CloseAll(const absl::Status& why);
@@ -109,6 +127,11 @@ class ConnectionTable {
 
   TimePoint Now() const { return options_.clock->Now(); }
   Connection& Add(PeerId peer);
+  // For TransferStats.
+  void PublishPeers();
+  wire::Welcome MakeWelcome() const;
+  // What the peer of a connection offers for blocks, and what of it is used.
+  absl::Status ChooseWays(Connection& connection, const wire::Welcome& welcome);
   void Lose(Connection& connection, const absl::Status& why);
   void Refuse(Connection& connection, const absl::Status& why);
   void CheckSilence(Connection& connection, TimePoint now);

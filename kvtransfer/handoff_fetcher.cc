@@ -23,10 +23,6 @@ void MustMove(State& state, State next) {
   }
 }
 
-LayerRange LayersOf(const wire::Data& data) {
-  return {data.first_layer, data.layer_count};
-}
-
 }  // namespace
 
 HandoffFetcher::HandoffFetcher(const TransferOptions& options,
@@ -64,17 +60,14 @@ void HandoffFetcher::Start(FetchRequest request) {
     Fail(entry, absl::DeadlineExceededError("fetch not finished by its deadline"));
     return;
   }
-  const absl::StatusOr<Connection*> connection =
-      connections_.Reach(entry.request.address, entry.request.peer);
-  if (!connection.ok()) {
-    Fail(entry, connection.status());
+  absl::StatusOr<std::vector<Route>> routes =
+      ChooseRoutes(options_.transport, entry.request.address);
+  if (!routes.ok()) {
+    Fail(entry, routes.status());
     return;
   }
-  entry.source = (*connection)->peer;
-  connections_.AddHandoff(**connection);
-  if ((*connection)->state == ConnectionState::kReady) {
-    SendFetch(entry);
-  }
+  entry.routes = *std::move(routes);
+  TakeRoute(entry, options_.times.connect);
 }
 
 void HandoffFetcher::Cancel(HandoffId id) {
@@ -92,36 +85,88 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
     dropped = DropReason::kUnknownHandoff;
     return {};
   }
+  Pieces pieces{.round = data.round,
+                .layers = {data.first_layer, data.layer_count},
+                .crc32c = data.crc32c,
+                .blocks = data.blocks};
   dropped = CheckSender(*entry, connection, data.epoch);
-  if (!dropped && data.round != entry->round) {
-    dropped = data.round < entry->round ? DropReason::kReplayed : DropReason::kUnexpected;
+  if (!dropped && entry->reader() != nullptr) {
+    dropped = DropReason::kUnexpected;
   }
   if (!dropped) {
-    dropped = CheckPieces(*entry, data, payload_bytes);
+    dropped = CheckPieces(*entry, pieces);
+  }
+  if (!dropped && payload_bytes != PieceBytes(pieces)) {
+    dropped = DropReason::kBadLength;
+  }
+  if (!dropped) {
+    dropped = CheckNotHere(*entry, pieces);
   }
   if (dropped) {
     return {};
   }
-
-  if (entry->state == State::kRequested) {
-    MustMove(entry->state, State::kFetching);
-    entry->stats.first_byte = Now();
+  ReceivePlan plan{.accept = true};
+  plan.destinations.reserve(pieces.blocks.size());
+  for (const std::uint32_t block : pieces.blocks) {
+    plan.destinations.push_back(Piece(*entry, block, pieces.layers));
   }
-  ReceivePlan plan{.accept = true, .destinations = {}, .token = TransferToken(next_token_)};
-  next_token_ += 2;
+  plan.token = BeginReceive(*entry, std::move(pieces));
   if (options_.pool.kind != MemoryKind::kHost) {
     plan.verify = [this, token = plan.token](ConstParts payload) { return Verify(token, payload); };
   }
-  plan.destinations.reserve(data.blocks.size());
-  const LayerSet layers(LayersOf(data));
-  for (const std::uint32_t block : data.blocks) {
-    plan.destinations.push_back(Piece(*entry, block, LayersOf(data)));
-    entry->arriving[entry->position.at(block)] |= layers;
-  }
-  ++entry->receives;
-  ++stats_.receiving;
-  receives_[plan.token] = {.handoff = data.handoff, .data = data};
   return plan;
+}
+
+std::optional<DropReason> HandoffFetcher::OnReady(const Connection& connection,
+                                                  const wire::Ready& ready) {
+  Entry* entry = FindOpen(ready.handoff);
+  if (entry == nullptr) {
+    return DropReason::kUnknownHandoff;
+  }
+  if (const auto refused = CheckSender(*entry, connection, ready.epoch)) {
+    return refused;
+  }
+  PoolReader* const reader = entry->reader();
+  if (reader == nullptr) {
+    return DropReason::kUnexpected;
+  }
+  Pieces pieces{.round = ready.round,
+                .layers = {ready.first_layer, ready.layer_count},
+                .crc32c = ready.crc32c};
+  for (const wire::PlacedBlock& block : ready.blocks) {
+    pieces.blocks.push_back(block.source);
+    if (block.place >= connection.pool_blocks) {
+      return DropReason::kBadBlocks;
+    }
+  }
+  if (const auto refused = CheckPieces(*entry, pieces)) {
+    return refused;
+  }
+  if (const auto refused = CheckNotHere(*entry, pieces)) {
+    return refused;
+  }
+
+  const KvLayout& layout = options_.pool.layout;
+  PoolRead read;
+  for (const wire::PlacedBlock& block : ready.blocks) {
+    const PoolRange range{.offset = std::uint64_t{block.place} * layout.block_bytes() +
+                                    std::uint64_t{ready.first_layer} * layout.layer_bytes,
+                          .destination = Piece(*entry, block.source, pieces.layers)};
+    PoolRange* last = read.ranges.empty() ? nullptr : &read.ranges.back();
+    if (last != nullptr && last->offset + last->destination.size() == range.offset &&
+        last->destination.data() + last->destination.size() == range.destination.data()) {
+      last->destination = {last->destination.data(),
+                           last->destination.size() + range.destination.size()};
+    } else {
+      read.ranges.push_back(range);
+    }
+  }
+  const TransferToken token = BeginReceive(*entry, std::move(pieces));
+  read.token = token;
+  if (const absl::Status status = reader->Read(connection.peer, std::move(read)); !status.ok()) {
+    OnReceived(token, status);
+  }
+  return std::nullopt;
 }
 
 std::optional<DropReason> HandoffFetcher::OnComplete(const Connection& connection,
@@ -133,13 +178,29 @@ std::optional<DropReason> HandoffFetcher::OnComplete(const Connection& connectio
   if (const auto refused = CheckSender(*entry, connection, complete.epoch)) {
     return refused;
   }
-  if (complete.round != entry->round) {
+  if (complete.round != entry->round || entry->missing_pieces == 0) {
     return DropReason::kReplayed;
   }
   entry->all_said = true;
   if (entry->receives == 0) {
-    AskAgainOrFail(*entry);
+    AskAgainOrMove(*entry);
   }
+  return std::nullopt;
+}
+
+std::optional<DropReason> HandoffFetcher::OnReleased(const Connection& connection,
+                                                     const wire::Released& released) {
+  Entry* entry = FindOpen(released.handoff);
+  if (entry == nullptr) {
+    return DropReason::kUnknownHandoff;
+  }
+  if (const auto refused = CheckSender(*entry, connection, released.epoch)) {
+    return refused;
+  }
+  if (entry->missing_pieces > 0 || entry->reader() == nullptr) {
+    return DropReason::kUnexpected;
+  }
+  Land(*entry);
   return std::nullopt;
 }
 
@@ -170,17 +231,18 @@ void HandoffFetcher::OnReceived(TransferToken token, const absl::Status& status)
     ForgetIfLetGo(receive.handoff);
     return;
   }
-  const LayerSet layers(LayersOf(receive.data));
+  const Pieces& pieces = receive.pieces;
+  const LayerSet layers(pieces.layers);
   const bool intact =
-      status.ok() && (options_.pool.kind == MemoryKind::kHost ? ChecksumHolds(entry, receive.data)
-                                                              : receive.verified);
+      status.ok() &&
+      (options_.pool.kind == MemoryKind::kHost ? ChecksumHolds(entry, pieces) : receive.verified);
   if (!intact && (status.ok() || absl::IsDataLoss(status))) {
     entry.checksum_failed = true;
     ++stats_.dropped[static_cast<std::size_t>(DropReason::kChecksum)];
     LogEvent(LogLevel::kWarn, "handoff.checksum_mismatch",
-             {{"handoff", receive.handoff.ToString()}, {"sequence", receive.data.sequence}});
+             {{"handoff", receive.handoff.ToString()}, {"first_layer", pieces.layers.first}});
   }
-  for (const std::uint32_t block : receive.data.blocks) {
+  for (const std::uint32_t block : pieces.blocks) {
     const std::size_t i = entry.position.at(block);
     entry.arriving[i] -= layers;
     if (intact) {
@@ -188,24 +250,27 @@ void HandoffFetcher::OnReceived(TransferToken token, const absl::Status& status)
     }
   }
   if (intact) {
-    const int pieces = receive.data.layer_count * static_cast<int>(receive.data.blocks.size());
-    const std::size_t bytes = static_cast<std::size_t>(pieces) * options_.pool.layout.layer_bytes;
-    entry.missing_pieces -= pieces;
-    entry.stats.bytes += bytes;
+    entry.missing_pieces -= pieces.layers.count * static_cast<int>(pieces.blocks.size());
+    entry.stats.bytes += PieceBytes(pieces);
     ++entry.stats.messages;
-    stats_.bytes_received += bytes;
+    stats_.bytes_received += PieceBytes(pieces);
     ++stats_.messages_received;
   }
-  if (entry.missing_pieces == 0) {
-    Land(entry);
+  if (entry.moving) {
+    MoveNow(entry);
+  } else if (entry.missing_pieces == 0) {
+    LandOrConfirm(entry);
+  } else if (!status.ok() && entry.reader() != nullptr) {
+    Move(entry, status);
   } else if (entry.all_said && entry.receives == 0) {
-    AskAgainOrFail(entry);
+    AskAgainOrMove(entry);
   }
 }
 
-void HandoffFetcher::OnReady(Connection& connection) {
+void HandoffFetcher::OnConnected(Connection& connection) {
   for (const HandoffId& id : OpenOn(connection.peer)) {
     if (Entry* entry = FindOpen(id)) {
+      entry->ways = connection.ways;
       SendFetch(*entry);
     }
   }
@@ -213,7 +278,10 @@ void HandoffFetcher::OnReady(Connection& connection) {
 
 void HandoffFetcher::OnLost(PeerId peer, const absl::Status& why) {
   for (const HandoffId& id : OpenOn(peer)) {
-    Fail(*fetches_.at(id), why);
+    Entry& entry = *fetches_.at(id);
+    entry.source.reset();
+    entry.ways.clear();
+    Move(entry, why);
   }
 }
 
@@ -230,11 +298,14 @@ std::vector<HandoffId> HandoffFetcher::OpenOn(PeerId peer) const {
 void HandoffFetcher::Tick(TimePoint now) {
   std::vector<HandoffId> late;
   for (const auto& [id, entry] : fetches_) {
-    if (entry->ended() && now >= entry->let_go_deadline) {
+    if (entry->ended() && now >= entry->let_go_deadline && entry->source) {
       connections_.Close(*entry->source,
                          absl::UnavailableError("peer does not finish what it began to send"));
     } else if (!entry->ended() && now >= entry->request.deadline) {
       late.push_back(id);
+    } else if (!entry->ended() && !entry->moving && entry->missing_pieces == 0 &&
+               now >= entry->ask_again) {
+      LandOrConfirm(*entry);
     }
   }
   for (const HandoffId& id : late) {
@@ -284,12 +355,15 @@ std::optional<DropReason> HandoffFetcher::CheckSender(const Entry& entry,
   return std::nullopt;
 }
 
-// Everything a peer says about a piece, before any memory is named for it.
+// Everything a peer says about pieces, before any memory is named for them.
 std::optional<DropReason> HandoffFetcher::CheckPieces(const Entry& entry,
-                                                      const wire::Data& data,
-                                                      std::size_t payload_bytes) const {
+                                                      const Pieces& pieces) const {
+  if (pieces.round != entry.round || entry.moving) {
+    return pieces.round < entry.round || entry.moving ? DropReason::kReplayed
+                                                      : DropReason::kUnexpected;
+  }
   std::optional<std::uint32_t> previous;
-  for (const std::uint32_t block : data.blocks) {
+  for (const std::uint32_t block : pieces.blocks) {
     if (!entry.position.contains(block) || (previous && block <= *previous)) {
       return DropReason::kBadBlocks;
     }
@@ -298,21 +372,46 @@ std::optional<DropReason> HandoffFetcher::CheckPieces(const Entry& entry,
   if (!previous) {
     return DropReason::kBadBlocks;
   }
-  const KvLayout& layout = options_.pool.layout;
-  if (data.layer_count == 0 || int{data.first_layer} + data.layer_count > layout.layers) {
+  if (pieces.layers.count == 0 ||
+      pieces.layers.first + pieces.layers.count > options_.pool.layout.layers) {
     return DropReason::kBadLayers;
   }
-  if (payload_bytes != data.blocks.size() * data.layer_count * layout.layer_bytes) {
-    return DropReason::kBadLength;
-  }
-  const LayerSet layers(LayersOf(data));
-  for (const std::uint32_t block : data.blocks) {
+  return std::nullopt;
+}
+
+std::optional<DropReason> HandoffFetcher::CheckNotHere(const Entry& entry,
+                                                       const Pieces& pieces) const {
+  const LayerSet layers(pieces.layers);
+  for (const std::uint32_t block : pieces.blocks) {
     const std::size_t i = entry.position.at(block);
     if (layers.Intersects(entry.landed[i]) || layers.Intersects(entry.arriving[i])) {
       return DropReason::kReplayed;
     }
   }
   return std::nullopt;
+}
+
+// From here on the transport knows the pieces' memory, until OnReceived.
+TransferToken HandoffFetcher::BeginReceive(Entry& entry, Pieces pieces) {
+  if (entry.state == State::kRequested) {
+    MustMove(entry.state, State::kFetching);
+    entry.stats.first_byte = Now();
+  }
+  const LayerSet layers(pieces.layers);
+  for (const std::uint32_t block : pieces.blocks) {
+    entry.arriving[entry.position.at(block)] |= layers;
+  }
+  ++entry.receives;
+  ++stats_.receiving;
+  const TransferToken token(next_token_);
+  next_token_ += 2;
+  receives_[token] = {.handoff = entry.request.id, .pieces = std::move(pieces)};
+  return token;
+}
+
+std::size_t HandoffFetcher::PieceBytes(const Pieces& pieces) const {
+  return pieces.blocks.size() * static_cast<std::size_t>(pieces.layers.count) *
+         options_.pool.layout.layer_bytes;
 }
 
 // REQUIRES: `source_index` is wanted and `layers` lie in the layout.
@@ -326,13 +425,12 @@ std::span<std::byte> HandoffFetcher::Piece(const Entry& entry,
           static_cast<std::size_t>(layers.count) * layout.layer_bytes};
 }
 
-bool HandoffFetcher::ChecksumHolds(const Entry& entry, const wire::Data& data) const {
-  std::uint32_t crc = 0;
-  for (const std::uint32_t block : data.blocks) {
-    const std::span<std::byte> piece = Piece(entry, block, LayersOf(data));
-    crc = Crc32c({reinterpret_cast<const char*>(piece.data()), piece.size()}, crc);
+bool HandoffFetcher::ChecksumHolds(const Entry& entry, const Pieces& pieces) const {
+  std::vector<std::span<const std::byte>> parts;
+  for (const std::uint32_t block : pieces.blocks) {
+    parts.push_back(Piece(entry, block, pieces.layers));
   }
-  return crc == data.crc32c;
+  return Checksum(parts) == pieces.crc32c;
 }
 
 bool HandoffFetcher::Verify(TransferToken token, ConstParts payload) {
@@ -340,7 +438,7 @@ bool HandoffFetcher::Verify(TransferToken token, ConstParts payload) {
   if (found == receives_.end()) {
     return false;
   }
-  found->second.verified = Checksum(payload) == found->second.data.crc32c;
+  found->second.verified = Checksum(payload) == found->second.pieces.crc32c;
   return found->second.verified;
 }
 
@@ -351,7 +449,10 @@ void HandoffFetcher::SendFetch(Entry& entry) {
                     .round = entry.round,
                     .first_layer = 0,
                     .layer_count = static_cast<std::uint16_t>(options_.pool.layout.layers),
-                    .credit_bytes = options_.credit_bytes};
+                    .credit_bytes = options_.credit_bytes,
+                    .reads = entry.reader() == nullptr
+                                 ? std::uint16_t{0}
+                                 : static_cast<std::uint16_t>(entry.reader()->kind())};
   for (std::size_t i = 0; i < entry.landed.size(); ++i) {
     if (entry.landed[i].Count() == options_.pool.layout.layers) {
       continue;
@@ -374,14 +475,8 @@ void HandoffFetcher::SendFetch(Entry& entry) {
   connections_.SendControl(*entry.source, fetch);
 }
 
-// The prefill side has nothing more to send and pieces are missing: lost on the way or damaged.
-void HandoffFetcher::AskAgainOrFail(Entry& entry) {
-  if (entry.round == kMaxRounds) {
-    Fail(entry, entry.checksum_failed
-                    ? absl::DataLossError("checksum mismatch in pieces fetched twice")
-                    : absl::UnavailableError("pieces did not arrive though fetched twice"));
-    return;
-  }
+// Whole blocks are kept; of the others every piece is wanted again.
+void HandoffFetcher::NextRound(Entry& entry) {
   const int layers = options_.pool.layout.layers;
   int blocks = 0;
   for (LayerSet& landed : entry.landed) {
@@ -396,16 +491,111 @@ void HandoffFetcher::AskAgainOrFail(Entry& entry) {
   entry.checksum_failed = false;
   entry.stats.refetched_blocks += blocks;
   stats_.refetched_blocks += static_cast<std::uint64_t>(blocks);
+}
+
+// The prefill side has nothing more to say and pieces are missing: lost on the way or damaged.
+void HandoffFetcher::AskAgainOrMove(Entry& entry) {
+  if (entry.round - entry.first_round + 1 == kMaxRounds) {
+    Move(entry, entry.checksum_failed
+                    ? absl::DataLossError("checksum mismatch in pieces fetched twice")
+                    : absl::UnavailableError("pieces did not arrive though fetched twice"));
+    return;
+  }
+  NextRound(entry);
   SendFetch(entry);
+}
+
+void HandoffFetcher::Move(Entry& entry, const absl::Status& why) {
+  entry.first_failure.Update(why);
+  const bool another_way = entry.way + 1 < entry.ways.size();
+  if (!another_way && entry.route + 1 >= entry.routes.size()) {
+    Fail(entry, entry.first_failure);
+    return;
+  }
+  entry.moving = why;
+  if (entry.receives == 0) {
+    MoveNow(entry);
+  }
+}
+
+// A transport that has failed may still write what it was told to: until it has let go, nothing
+// else may be.
+void HandoffFetcher::MoveNow(Entry& entry) {
+  if (entry.receives > 0) {
+    return;
+  }
+  if (entry.missing_pieces == 0) {
+    Fail(entry, entry.first_failure);  // nothing is left to move: all blocks are whole
+    return;
+  }
+  LogEvent(LogLevel::kWarn, "handoff.moving",
+           {{"handoff", entry.request.id.ToString()},
+            {"from", ToString(entry.way < entry.ways.size() ? entry.ways[entry.way].kind
+                                                            : entry.routes[entry.route].kind)},
+            {"missing_pieces", entry.missing_pieces},
+            {"why", *entry.moving}});
+  entry.moving.reset();
+  ++entry.stats.moves;
+  ++stats_.moves;
+  NextRound(entry);
+  entry.first_round = entry.round;
+  if (entry.way + 1 < entry.ways.size()) {
+    ++entry.way;
+    SendFetch(entry);
+    return;
+  }
+  if (entry.source) {
+    // What it still says of this handoff is heard as a stranger's.
+    connections_.RemoveHandoff(*entry.source);
+    entry.source.reset();
+  }
+  entry.ways.clear();
+  entry.way = 0;
+  ++entry.route;
+  TakeRoute(entry, options_.times.connect_again);
+}
+
+void HandoffFetcher::TakeRoute(Entry& entry, Duration patience) {
+  const absl::StatusOr<Connection*> connection =
+      connections_.Reach(entry.routes[entry.route], entry.request.peer, patience);
+  if (!connection.ok()) {
+    Move(entry, connection.status());
+    return;
+  }
+  entry.source = (*connection)->peer;
+  connections_.AddHandoff(**connection);
+  if ((*connection)->state == ConnectionState::kReady) {
+    entry.ways = (*connection)->ways;
+    SendFetch(entry);
+  }
+}
+
+// What was read may have been overwritten meanwhile: only the owner can say.
+void HandoffFetcher::LandOrConfirm(Entry& entry) {
+  if (entry.stats.last_byte == TimePoint()) {
+    entry.stats.last_byte = Now();
+    HitFailpoint("decode.kLanded").IgnoreError();
+  }
+  if (entry.reader() == nullptr) {
+    connections_.SendControl(*entry.source,
+                             wire::Ack{.handoff = entry.request.id, .epoch = entry.request.epoch});
+    Land(entry);
+    return;
+  }
+  entry.ask_again = Now() + options_.times.heartbeat;
+  connections_.SendControl(
+      *entry.source,
+      wire::Ack{.handoff = entry.request.id, .epoch = entry.request.epoch, .confirm = 1});
 }
 
 void HandoffFetcher::Land(Entry& entry) {
   const HandoffId id = entry.request.id;
   MustMove(entry.state, State::kLanded);
-  entry.stats.last_byte = Now();
-  entry.stats.transport = transport_.CarrierOf(*entry.source);
-  HitFailpoint("decode.kLanded").IgnoreError();
-  connections_.SendControl(*entry.source, wire::Ack{.handoff = id, .epoch = entry.request.epoch});
+  const Way& way = entry.ways[entry.way];
+  entry.stats.transport =
+      way.reader != nullptr ? std::string(ToString(way.kind)) : transport_.CarrierOf(*entry.source);
+  const auto kind = std::find(kTransportKinds.begin(), kTransportKinds.end(), way.kind);
+  ++stats_.landed[static_cast<std::size_t>(kind - kTransportKinds.begin())];
   connections_.RemoveHandoff(*entry.source);
   --stats_.fetches;
   const std::unique_ptr<Entry> landed = std::move(fetches_.at(id));
@@ -414,7 +604,7 @@ void HandoffFetcher::Land(Entry& entry) {
   landed->request.sink->OnLanded(id, landed->stats);
 }
 
-void HandoffFetcher::Fail(Entry& entry, const absl::Status& why) {
+void HandoffFetcher::Fail(Entry& entry, absl::Status why) {
   const HandoffId id = entry.request.id;
   if (entry.source) {
     connections_.SendControl(*entry.source,

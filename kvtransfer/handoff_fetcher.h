@@ -19,6 +19,11 @@ namespace baton {
 // Decode side: asks for blocks, decides for each arriving piece whether and where it may be
 // written, verifies it, and reports one end.
 //
+// Blocks come in DATA messages, or are read from the peer's pool as it announces them: then the
+// peer must say, after the last read, that they had stayed as they were, before the fetch has
+// landed. When a transport fails in the middle, the fetch moves to the next one that both sides
+// have; whole blocks are kept.
+//
 // Only blocks of an open fetch are ever named to the transport, and each piece of them once at a
 // time. A fetch that has ended stays here, in quarantine, until the transport has let go of what
 // was named; then its pin is dropped.
@@ -40,12 +45,15 @@ class HandoffFetcher {
                      const wire::Data& data,
                      std::size_t payload_bytes,
                      std::optional<DropReason>& dropped);
+  std::optional<DropReason> OnReady(const Connection& connection, const wire::Ready& ready);
   std::optional<DropReason> OnComplete(const Connection& connection,
                                        const wire::Complete& complete);
+  std::optional<DropReason> OnReleased(const Connection& connection,
+                                       const wire::Released& released);
   std::optional<DropReason> OnError(const Connection& connection, const wire::Error& error);
 
   void OnReceived(TransferToken token, const absl::Status& status);
-  void OnReady(Connection& connection);
+  void OnConnected(Connection& connection);
   void OnLost(PeerId peer, const absl::Status& why);
   std::vector<HandoffId> OpenOn(PeerId peer) const;
 
@@ -62,7 +70,13 @@ class HandoffFetcher {
   struct Entry {
     FetchRequest request;
     DecodeHandoffState state = DecodeHandoffState::kLeased;
+    std::vector<Route> routes;  // to the peer, in the order to try
+    std::size_t route = 0;      // in use
+    std::vector<Way> ways;      // of the connection in use
+    std::size_t way = 0;        // in use
     std::optional<PeerId> source;
+    std::optional<absl::Status> moving;  // why; set until the last receive is over
+    absl::Status first_failure;          // of a way
     // By source index: place in request.blocks, which is the "position" below.
     absl::flat_hash_map<std::uint32_t, std::size_t> position;
     std::vector<LayerSet> landed;    // by position
@@ -70,16 +84,26 @@ class HandoffFetcher {
     int missing_pieces = 0;          // pieces: one layer of one block
     int receives = 0;                // messages whose memory is named to the transport
     std::uint32_t round = 1;
-    bool all_said = false;  // the prefill side has sent all of this round
+    std::uint32_t first_round = 1;  // of the way in use
+    bool all_said = false;          // the prefill side has sent or announced all of this round
+    TimePoint ask_again;            // when landed but for the peer's confirmation
     bool checksum_failed = false;
     FetchStats stats;
     TimePoint let_go_deadline;  // once ended
 
     bool ended() const { return IsEnd(state) || state == DecodeHandoffState::kLanded; }
+    PoolReader* reader() const { return way < ways.size() ? ways[way].reader : nullptr; }
+  };
+  // What a message carries or announces.
+  struct Pieces {
+    std::uint32_t round = 0;
+    LayerRange layers;
+    std::uint32_t crc32c = 0;
+    std::vector<std::uint32_t> blocks;  // source indices
   };
   struct Receive {
     HandoffId handoff;
-    wire::Data data;
+    Pieces pieces;
     bool verified = false;  // by Verify
   };
 
@@ -88,21 +112,29 @@ class HandoffFetcher {
   std::optional<DropReason> CheckSender(const Entry& entry,
                                         const Connection& connection,
                                         std::uint64_t epoch) const;
-  std::optional<DropReason> CheckPieces(const Entry& entry,
-                                        const wire::Data& data,
-                                        std::size_t payload_bytes) const;
+  // Blocks, layers and round of open fetches.
+  std::optional<DropReason> CheckPieces(const Entry& entry, const Pieces& pieces) const;
+  std::optional<DropReason> CheckNotHere(const Entry& entry, const Pieces& pieces) const;
+  TransferToken BeginReceive(Entry& entry, Pieces pieces);
+  std::size_t PieceBytes(const Pieces& pieces) const;
   std::span<std::byte> Piece(const Entry& entry,
                              std::uint32_t source_index,
                              LayerRange layers) const;
   // Of a pool in host memory.
-  bool ChecksumHolds(const Entry& entry, const wire::Data& data) const;
+  bool ChecksumHolds(const Entry& entry, const Pieces& pieces) const;
   // Of any other: on the payload's way there. Remembered in the receive.
   bool Verify(TransferToken token, ConstParts payload);
 
   void SendFetch(Entry& entry);
-  void AskAgainOrFail(Entry& entry);
+  void NextRound(Entry& entry);
+  void AskAgainOrMove(Entry& entry);
+  // Leaves the way in use for the next one, or fails when there is none.
+  void Move(Entry& entry, const absl::Status& why);
+  void MoveNow(Entry& entry);
+  void TakeRoute(Entry& entry, Duration patience);
+  void LandOrConfirm(Entry& entry);
   void Land(Entry& entry);
-  void Fail(Entry& entry, const absl::Status& why);
+  void Fail(Entry& entry, absl::Status why);  // by value: `entry` may go, and with it what it says
   void ForgetIfLetGo(HandoffId id);
 
   const TransferOptions& options_;

@@ -27,7 +27,11 @@ void MustMove(State& state, State next) {
 HandoffServer::HandoffServer(const TransferOptions& options,
                              ConnectionTable& connections,
                              TransferStats& stats)
-    : options_(options), connections_(connections), stats_(stats), over_(kRememberedEnds) {}
+    : options_(options),
+      connections_(connections),
+      stats_(stats),
+      over_(kRememberedEnds),
+      released_(kRememberedEnds) {}
 
 void HandoffServer::Offer(OfferRequest request) {
   const HandoffId id = request.id;
@@ -98,7 +102,16 @@ std::optional<DropReason> HandoffServer::OnFetch(Connection& connection, const w
 
 std::optional<DropReason> HandoffServer::OnAck(const Connection& connection, const wire::Ack& ack) {
   Entry* entry = FindOpen(ack.handoff);
+  const bool confirm = ack.confirm != 0;
+  const wire::Released released{.handoff = ack.handoff, .epoch = ack.epoch};
   if (entry == nullptr) {
+    if (confirm && released_.Contains(ack.handoff)) {
+      connections_.SendControl(connection.peer, released);  // the first answer was lost
+      return std::nullopt;
+    }
+    if (confirm) {
+      SayError(connection.peer, ack.handoff, ack.epoch, absl::AbortedError("handoff is over"));
+    }
     return DropReason::kUnknownHandoff;
   }
   if (const auto refused = Admit(*entry, connection, ack.epoch)) {
@@ -114,6 +127,10 @@ std::optional<DropReason> HandoffServer::OnAck(const Connection& connection, con
   }
   if (entry->state == State::kServing) {
     MustMove(entry->state, State::kServed);
+  }
+  released_.Insert(ack.handoff);
+  if (confirm) {
+    connections_.SendControl(connection.peer, released);
   }
   End(*entry, State::kReleased, absl::OkStatus());
   return std::nullopt;
@@ -188,8 +205,8 @@ void HandoffServer::OnLost(PeerId peer) {
 }
 
 bool HandoffServer::Pump() {
-  bool any = false;
-  // A turn is one message, so that a long prompt does not hold up the others.
+  // A turn is one message, so that a long prompt does not hold up the others; and between two, what
+  // is under way gets on.
   for (std::size_t idle_turns = 0; idle_turns < turns_.size();) {
     const HandoffId id = turns_.front();
     turns_.pop_front();
@@ -198,11 +215,12 @@ bool HandoffServer::Pump() {
       continue;
     }
     turns_.push_back(id);
-    const bool sent = SendNext(*entry);
-    idle_turns = sent ? 0 : idle_turns + 1;
-    any = any || sent;
+    if (SendNext(*entry)) {
+      return true;
+    }
+    ++idle_turns;
   }
-  return any;
+  return false;
 }
 
 void HandoffServer::Tick(TimePoint now) {
@@ -293,6 +311,9 @@ std::optional<DropReason> HandoffServer::Park(Connection& connection, const wire
 
 std::optional<DropReason> HandoffServer::CheckFetch(const Entry& entry,
                                                     const wire::Fetch& fetch) const {
+  if (!connections_.Allows(fetch.reads)) {
+    return DropReason::kUnexpected;
+  }
   const auto layers = static_cast<std::uint32_t>(options_.pool.layout.layers);
   if (fetch.layer_count == 0 || std::uint32_t{fetch.first_layer} + fetch.layer_count > layers) {
     return DropReason::kBadLayers;
@@ -336,6 +357,7 @@ std::optional<DropReason> HandoffServer::Serve(Entry& entry,
     entry.stats.blocks_wanted += static_cast<int>(run.count);
   }
   connections_.AddHandoff(connection);
+  connections_.SetInUse(connection, fetch.reads);
   if (entry.state == State::kServed) {
     MustMove(entry.state, State::kServing);
   }
@@ -378,39 +400,70 @@ bool HandoffServer::SendNext(Entry& entry) {
     return false;
   }
   const PieceSchedule::Selection selection = entry.pieces.Select(options_.message_bytes);
-  if (!MaySend(entry, selection) || !HitFailpoint("prefill.hold_pieces").ok()) {
+  if ((entry.fetch.reads == 0 && !MaySend(entry, selection)) ||
+      !HitFailpoint("prefill.hold_pieces").ok()) {
     return false;
+  }
+  if (entry.fetch.reads != 0) {
+    connections_.SendControl(connection->peer, MakeReady(entry, selection));
+    CountSent(entry, selection);
+    SayCompleteIfAllSent(entry);
+    return true;
   }
   OutgoingMessage message = MakeMessage(entry, selection);
   const TransferToken token = message.token;
   if (!connections_.SendData(*connection, std::move(message)).ok()) {
     return false;  // the connection is lost, and the offer will be unbound
   }
-  entry.pieces.MarkSent(selection);
   in_flight_[token] = {.handoff = entry.request.id, .bytes = selection.bytes};
   ++entry.messages_in_flight;
   entry.bytes_in_flight += selection.bytes;
+  CountSent(entry, selection);
+  return true;
+}
+
+void HandoffServer::CountSent(Entry& entry, const PieceSchedule::Selection& selection) {
+  entry.pieces.MarkSent(selection);
   ++entry.round_messages;
   entry.round_bytes += selection.bytes;
   ++entry.stats.messages_sent;
   entry.stats.bytes_sent += selection.bytes;
   ++stats_.messages_sent;
   stats_.bytes_sent += selection.bytes;
-  return true;
+}
+
+std::span<const std::byte> HandoffServer::PieceOf(const Entry& entry,
+                                                  std::uint32_t block,
+                                                  LayerRange layers) const {
+  const KvLayout& layout = options_.pool.layout;
+  return {options_.pool.base + entry.request.blocks[block].value() * layout.block_bytes() +
+              static_cast<std::size_t>(layers.first) * layout.layer_bytes,
+          static_cast<std::size_t>(layers.count) * layout.layer_bytes};
+}
+
+wire::Ready HandoffServer::MakeReady(const Entry& entry,
+                                     const PieceSchedule::Selection& selection) const {
+  wire::Ready ready{.handoff = entry.request.id,
+                    .epoch = entry.request.epoch,
+                    .round = entry.fetch.round,
+                    .sequence = entry.round_messages,
+                    .first_layer = static_cast<std::uint16_t>(selection.layers.first),
+                    .layer_count = static_cast<std::uint16_t>(selection.layers.count)};
+  std::vector<std::span<const std::byte>> pieces;
+  for (const std::uint32_t block : selection.blocks) {
+    pieces.push_back(PieceOf(entry, block, selection.layers));
+    ready.blocks.push_back({.source = block, .place = entry.request.blocks[block].value()});
+  }
+  ready.crc32c = Checksum(pieces);
+  return ready;
 }
 
 OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
                                            const PieceSchedule::Selection& selection) {
-  const KvLayout& layout = options_.pool.layout;
-  const std::size_t piece_bytes =
-      layout.layer_bytes * static_cast<std::size_t>(selection.layers.count);
   OutgoingMessage message;
   message.payload.reserve(selection.blocks.size());
   for (const std::uint32_t block : selection.blocks) {
-    const std::byte* piece = options_.pool.base +
-                             entry.request.blocks[block].value() * layout.block_bytes() +
-                             static_cast<std::size_t>(selection.layers.first) * layout.layer_bytes;
-    message.payload.emplace_back(piece, piece_bytes);
+    message.payload.push_back(PieceOf(entry, block, selection.layers));
   }
   wire::Data data{.handoff = entry.request.id,
                   .epoch = entry.request.epoch,

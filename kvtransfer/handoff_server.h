@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,8 @@
 namespace baton {
 
 // Prefill side: keeps offered blocks pinned, sends what the standing fetch asks for as soon as it
-// is ready, and lets go when acknowledged, cancelled, withdrawn or expired.
+// is ready, or announces it to a peer that reads the pool itself, and lets go when acknowledged,
+// cancelled, withdrawn or expired.
 //
 // An offer that has ended stays here until the transport has let go of its messages; then its pin
 // is dropped and its sink called. Ids of ended offers are remembered for a while, so that a late
@@ -44,7 +46,7 @@ class HandoffServer {
   bool OnSent(PeerId peer, TransferToken token, const absl::Status& status);
   void OnLost(PeerId peer);
 
-  // Sends as much as flow control allows; false when nothing was sent.
+  // Sends or announces one message if flow control allows; false when nothing was sent.
   bool Pump();
   void Tick(TimePoint now);
 
@@ -54,6 +56,7 @@ class HandoffServer {
   void FinishAll();
 
   bool empty() const { return offers_.empty(); }
+  bool moving() const { return !in_flight_.empty(); }
   int open() const { return static_cast<int>(offers_.size() + parked_.size()); }
 
  private:
@@ -101,6 +104,11 @@ class HandoffServer {
 
   bool MaySend(const Entry& entry, const PieceSchedule::Selection& selection) const;
   bool SendNext(Entry& entry);
+  void CountSent(Entry& entry, const PieceSchedule::Selection& selection);
+  std::span<const std::byte> PieceOf(const Entry& entry,
+                                     std::uint32_t block,
+                                     LayerRange layers) const;
+  wire::Ready MakeReady(const Entry& entry, const PieceSchedule::Selection& selection) const;
   OutgoingMessage MakeMessage(const Entry& entry, const PieceSchedule::Selection& selection);
   void SayCompleteIfAllSent(Entry& entry);
   void SayComplete(Entry& entry);
@@ -117,6 +125,7 @@ class HandoffServer {
   absl::flat_hash_map<TransferToken, InFlight> in_flight_;
   std::deque<HandoffId> turns_;  // open offers in the order of their next turn to send
   RecentIds over_;
+  RecentIds released_;            // of these, the acknowledged ones
   std::uint64_t next_token_ = 1;  // odd tokens are ours, even ones the fetcher's
 };
 

@@ -1,6 +1,7 @@
 #include "kvtransfer/transfer_core.h"
 
 #include <poll.h>
+#include <time.h>
 
 #include <algorithm>
 #include <variant>
@@ -14,6 +15,12 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(1);
 constexpr Duration kFlush = std::chrono::milliseconds(100);
+
+Duration ThreadTime() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -39,12 +46,17 @@ bool TransferCore::Step() {
   const TimePoint now = options_.clock->Now();
   if (now >= next_tick_) {
     next_tick_ = now + kTick;
+    stats_.thread_time = ThreadTime();
     parts_->connections.Tick(now);
     parts_->server.Tick(now);
     parts_->fetcher.Tick(now);
   }
   DeliverLosses();
   return worked;
+}
+
+bool TransferCore::moving() const {
+  return parts_->server.moving() || stats_.receiving > 0;
 }
 
 bool TransferCore::busy() const {
@@ -140,7 +152,7 @@ void TransferCore::OnClosed(PeerId peer, const absl::Status& why) {
 }
 
 void TransferCore::OnReady(Connection& connection) {
-  parts_->fetcher.OnReady(connection);
+  parts_->fetcher.OnConnected(connection);
 }
 
 std::vector<HandoffId> TransferCore::LeasesToRenew(PeerId peer) {
@@ -182,6 +194,12 @@ std::optional<DropReason> TransferCore::Dispatch(Connection& connection,
   }
   if (const auto* complete = std::get_if<wire::Complete>(&message)) {
     return parts_->fetcher.OnComplete(connection, *complete);
+  }
+  if (const auto* ready = std::get_if<wire::Ready>(&message)) {
+    return parts_->fetcher.OnReady(connection, *ready);
+  }
+  if (const auto* released = std::get_if<wire::Released>(&message)) {
+    return parts_->fetcher.OnReleased(connection, *released);
   }
   if (const auto* ping = std::get_if<wire::Ping>(&message)) {
     parts_->server.OnRenewals(connection, ping->renewed);

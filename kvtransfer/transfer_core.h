@@ -37,6 +37,8 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
   std::optional<int> PrepareToSleep() { return transport_->PrepareToSleep(); }
   // Something may time out or arrive soon: sleep briefly only.
   bool busy() const;
+  // Pieces are queued or under way: sleep hardly.
+  bool moving() const;
 
   // Ends every handoff, tells the peers and drains; by force after `bound` of real time. Last call
   // before destruction: sinks of handoffs still open would hear nothing.

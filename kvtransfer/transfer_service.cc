@@ -20,6 +20,8 @@ namespace {
 
 // While handoffs are open a wake-up that UCX misses costs no more than this.
 constexpr Duration kBusySleep = std::chrono::milliseconds(5);
+// While pieces are under way: without somebody who calls progress nothing overlaps.
+constexpr Duration kMovingSleep = std::chrono::microseconds(200);
 
 struct ReadyCommand {
   HandoffId id;
@@ -184,12 +186,17 @@ class TransferService::Impl {
     if (!transport_fd) {
       return;
     }
-    const Duration most =
-        core.busy() ? std::min(kBusySleep, options_.times.heartbeat) : options_.times.heartbeat;
+    Duration most = options_.times.heartbeat;
+    if (core.busy()) {
+      most = std::min(most, core.moving() ? kMovingSleep : kBusySleep);
+    }
+    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(most);
+    const timespec timeout{.tv_sec = nanoseconds.count() / 1'000'000'000,
+                           .tv_nsec = nanoseconds.count() % 1'000'000'000};
     pollfd fds[] = {{.fd = *transport_fd, .events = POLLIN, .revents = 0},
                     {.fd = wakeup_.fd(), .events = POLLIN, .revents = 0}};
     // An interrupted or failed sleep is a short one.
-    poll(fds, 2, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(most).count()));
+    ppoll(fds, 2, &timeout, nullptr);
   }
 
   void Publish(const TransferStats& stats) {

@@ -17,6 +17,7 @@
 #include "common/strong_id.h"
 #include "kvtransfer/handoff_state.h"
 #include "kvtransfer/memory_kind.h"
+#include "kvtransfer/transport_choice.h"
 
 namespace baton {
 
@@ -48,8 +49,10 @@ struct TransferTimes {
   Duration dead = std::chrono::seconds(1);
   // Offered blocks stay pinned this long after a renewal.
   Duration lease = std::chrono::seconds(5);
-  // From connecting to the peer's welcome.
+  // From connecting to the peer's welcome; of another route to the same peer after the first has
+  // failed.
   Duration connect = std::chrono::seconds(1);
+  Duration connect_again = std::chrono::milliseconds(500);
   // When the memory of an ended handoff is in use for longer, its connection is closed.
   Duration let_go = std::chrono::milliseconds(600);
   // Pause after a failed connect, doubled each time up to the second.
@@ -62,6 +65,7 @@ struct TransferOptions {
   Digest layout_fingerprint{};  // peers with another one are refused
   PoolRegion pool;
   TransferTimes times;
+  TransportPolicy transport;
   std::size_t message_bytes = 3 << 20;  // of one DATA message: 2 to 4 MB is what TCP wants
   int messages_in_flight = 8;           // DATA messages under way for each peer; 8 reach full speed
   std::size_t credit_bytes = 32 << 20;  // under way for each handoff, told to the prefill side
@@ -111,10 +115,13 @@ struct FetchStats {
   std::size_t bytes = 0;
   int messages = 0;
   int refetched_blocks = 0;
-  TimePoint requested;    // when the fetch was sent
-  TimePoint first_byte;   // when the first piece was announced
-  TimePoint last_byte;    // when the last piece was in place and verified
-  std::string transport;  // what carried it: "tcp", "rc_verbs", "inproc"
+  int moves = 0;         // to another transport, after one had failed
+  TimePoint requested;   // when the fetch was sent
+  TimePoint first_byte;  // when the first piece was announced
+  TimePoint last_byte;   // when the last piece was in place and verified
+  // What carried it last: "rdma" or "mapped" when read, else the messages' carrier: "tcp",
+  // "rc_verbs", "grpc", "inproc".
+  std::string transport;
 };
 
 // Called on the transfer thread, which must not be held up: implementations only post. Exactly one
@@ -140,7 +147,7 @@ struct BlockMapping {
 struct FetchRequest {
   HandoffId id;
   std::uint64_t epoch = 0;
-  std::string address;  // numeric host:port of the peer's TransferService
+  std::string address;  // what the peer's TransferService::address() says, or one of its parts
   InstanceId peer;
   std::vector<BlockMapping> blocks;  // at least one; no source index and no destination twice
   std::unique_ptr<RegionPin> pin;
@@ -164,6 +171,15 @@ enum class DropReason : std::uint8_t {
 inline constexpr int kDropReasons = 10;
 std::string_view ToString(DropReason reason);
 
+// What blocks to or from a connected peer travel by.
+struct PeerTransport {
+  std::string address;  // empty: the peer has connected to us
+  InstanceId instance;
+  std::string transport;  // "rdma", "mapped", or the carrier of messages
+  std::string carrier;    // of control messages
+  std::string reason;     // of the choice
+};
+
 // Snapshot of the service's gauges and counters since start.
 struct TransferStats {
   int connections = 0;
@@ -180,7 +196,11 @@ struct TransferStats {
   std::uint64_t refetched_blocks = 0;
   std::uint64_t connects = 0;  // attempts
   std::uint64_t peers_lost = 0;
-  std::array<std::uint64_t, kDropReasons> dropped{};  // by DropReason
+  std::uint64_t moves = 0;                // of a handoff to another transport
+  std::array<std::uint64_t, 4> landed{};  // fetches, in the order of kTransportKinds
+  Duration thread_time{};                 // processor time of the transfer thread
+  std::shared_ptr<const std::vector<PeerTransport>> peers;  // shared by snapshots; may be null
+  std::array<std::uint64_t, kDropReasons> dropped{};        // by DropReason
 
   std::uint64_t dropped_for(DropReason reason) const {
     return dropped[static_cast<std::size_t>(reason)];

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/strong_id.h"
 #include "kvtransfer/memory_kind.h"
+#include "kvtransfer/transport_kind.h"
 
 namespace baton {
 
@@ -23,8 +24,10 @@ struct MemoryRegion {
   MemoryKind kind = MemoryKind::kHost;
 };
 
-// One connection, made or accepted. Never used again for another one in the same transport.
+// One connection, made or accepted. Never used again for another one in this process, so that
+// several transports can share a handler.
 using PeerId = StrongId<struct PeerIdTag, std::uint64_t>;
+PeerId MakePeerId();
 
 // The caller's name for one message on its way, given back when the transport has let go of its
 // memory.
@@ -73,8 +76,8 @@ class TransportHandler {
   virtual void OnControl(PeerId peer, std::string_view header) = 0;
   // A message with a payload of `payload_bytes`, which has not been placed anywhere yet.
   virtual ReceivePlan OnData(PeerId peer, std::string_view header, std::size_t payload_bytes) = 0;
-  // The destinations of an accepted plan are filled (OK) or will not be written any more (an
-  // error; DATA_LOSS when `verify` said no).
+  // The destinations of an accepted plan, or of a read, are filled (OK) or will not be written any
+  // more (an error; DATA_LOSS when `verify` said no).
   virtual void OnReceived(PeerId peer, TransferToken token, const absl::Status& status) = 0;
   // The memory of a message that Send took will not be read any more. OK says no more than that:
   // whether the peer kept the bytes, only the peer can say.
@@ -82,6 +85,43 @@ class TransportHandler {
   // Last report about this peer, exactly once, whoever ended the connection: every OnSent and
   // OnReceived has been called, and the transport touches no memory on behalf of this peer again.
   virtual void OnClosed(PeerId peer, const absl::Status& why) = 0;
+};
+
+// A range of a peer's pool and where it goes here.
+struct PoolRange {
+  std::uint64_t offset = 0;  // bytes from the start of the pool
+  std::span<std::byte> destination;
+};
+
+struct PoolRead {
+  std::vector<PoolRange> ranges;
+  TransferToken token;
+};
+
+// Longest description of a pool.
+inline constexpr std::size_t kMaxDoorBytes = 1024;
+
+// Reading a peer's pool without the peer's help: what a transport may be able to do beside
+// messages. Reads only: nobody writes a pool but its owner.
+//
+// Not thread-safe: part of a transport, and used like it.
+class PoolReader {
+ public:
+  virtual ~PoolReader() = default;
+
+  virtual TransportKind kind() const = 0;
+
+  // What a peer needs to read the region registered here; opaque to all but its Open. Empty: this
+  // process only reads. At most kMaxDoorBytes.
+  virtual std::string Door() const = 0;
+
+  // Makes the pool that `door` describes readable until the connection is closed.
+  // FAILED_PRECONDITION says why it cannot be; the door comes from the peer and may be anything.
+  virtual absl::Status Open(PeerId peer, std::string_view door, std::uint64_t pool_bytes) = 0;
+
+  // OnReceived follows exactly when OK is returned, at the latest when the connection is closed.
+  // REQUIRES: the peer is open, and the ranges lie in its pool.
+  virtual absl::Status Read(PeerId peer, PoolRead read) = 0;
 };
 
 // Messages between two processes, and nothing about what they mean: the seam under TransferService.
@@ -126,8 +166,11 @@ class Transport {
   // not sleep.
   virtual std::optional<int> PrepareToSleep() = 0;
 
-  // What carries the bytes of this peer: "tcp", "rc_verbs", "inproc".
+  // What carries the messages of this peer: "tcp", "rc_verbs", "inproc".
   virtual std::string CarrierOf(PeerId peer) const = 0;
+
+  // Most wanted first; they live as long as the transport.
+  virtual std::vector<PoolReader*> readers() { return {}; }
 };
 
 // Makes a transport on the thread that will use it. `handler` outlives the transport.

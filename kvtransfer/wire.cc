@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/byte_io.h"
 #include "common/check.h"
+#include "kvtransfer/transport.h"
 
 namespace baton::wire {
 namespace {
@@ -29,6 +30,14 @@ class FieldWriter {
   void operator()(const BlockRun& run) {
     out_.Put(run.first);
     out_.Put(run.count);
+  }
+  void operator()(const PlacedBlock& block) {
+    out_.Put(block.source);
+    out_.Put(block.place);
+  }
+  void operator()(const Door& door) {
+    out_.Put(static_cast<std::uint16_t>(door.kind));
+    (*this)(door.description, kMaxDoorBytes);
   }
   void operator()(const std::string& text, std::uint32_t limit) {
     BATON_CHECK(text.size() <= limit);
@@ -78,6 +87,16 @@ class FieldReader {
     (*this)(run.first);
     (*this)(run.count);
   }
+  void operator()(PlacedBlock& block) {
+    (*this)(block.source);
+    (*this)(block.place);
+  }
+  void operator()(Door& door) {
+    std::uint16_t kind = 0;
+    (*this)(kind);
+    door.kind = static_cast<TransportKind>(kind);
+    (*this)(door.description, kMaxDoorBytes);
+  }
   void operator()(std::string& text, std::uint32_t limit) {
     const std::uint32_t count = Count(limit);
     if (const std::optional<std::string_view> raw = in_.GetBytes(count)) {
@@ -119,11 +138,19 @@ class FieldReader {
 template <typename M, typename T>
 concept Is = std::same_as<std::remove_const_t<M>, T>;
 
-template <typename Visitor, typename M>
-requires Is<M, Hello> || Is<M, Welcome>
+template <typename Visitor, Is<Hello> M>
 void Fields(Visitor& field, M& message) {
   field(message.instance);
   field(message.layout_fingerprint);
+}
+
+template <typename Visitor, Is<Welcome> M>
+void Fields(Visitor& field, M& message) {
+  field(message.instance);
+  field(message.layout_fingerprint);
+  field(message.pool_blocks);
+  field(message.messages);
+  field(message.doors, kMaxDoors);
 }
 
 template <typename Visitor, Is<Fetch> M>
@@ -134,10 +161,12 @@ void Fields(Visitor& field, M& message) {
   field(message.first_layer);
   field(message.layer_count);
   field(message.credit_bytes);
+  field(message.reads);
   field(message.blocks, kMaxBlockRuns);
 }
 
-template <typename Visitor, Is<Data> M>
+template <typename Visitor, typename M>
+requires Is<M, Data> || Is<M, Ready>
 void Fields(Visitor& field, M& message) {
   field(message.handoff);
   field(message.epoch);
@@ -159,6 +188,13 @@ void Fields(Visitor& field, M& message) {
 }
 
 template <typename Visitor, Is<Ack> M>
+void Fields(Visitor& field, M& message) {
+  field(message.handoff);
+  field(message.epoch);
+  field(message.confirm);
+}
+
+template <typename Visitor, Is<Released> M>
 void Fields(Visitor& field, M& message) {
   field(message.handoff);
   field(message.epoch);
@@ -260,6 +296,10 @@ absl::StatusOr<Message> Decode(std::string_view bytes) {
       return DecodeBody<Ping>(body);
     case MessageType::kPong:
       return DecodeBody<Pong>(body);
+    case MessageType::kReady:
+      return DecodeBody<Ready>(body);
+    case MessageType::kReleased:
+      return DecodeBody<Released>(body);
   }
   return absl::InvalidArgumentError(absl::StrCat("message of unknown type ", *type));
 }

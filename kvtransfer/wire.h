@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/random_id.h"
 #include "common/sha256.h"
+#include "kvtransfer/transport_kind.h"
 
 // What two TransferServices say to each other. Every message starts with 12 bytes, integers
 // little-endian:
@@ -23,7 +24,7 @@
 // elements.
 namespace baton::wire {
 
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::size_t kFrameBytes = 12;
 
 // Never renumber.
@@ -38,12 +39,15 @@ enum class MessageType : std::uint16_t {
   kError = 8,
   kPing = 9,
   kPong = 10,
+  kReady = 11,
+  kReleased = 12,
 };
 
 inline constexpr std::uint32_t kMaxBlockRuns = 4096;
 inline constexpr std::uint32_t kMaxDataBlocks = 512;
 inline constexpr std::uint32_t kMaxErrorText = 1024;
 inline constexpr std::uint32_t kMaxRenewals = 2048;
+inline constexpr std::uint32_t kMaxDoors = 4;
 
 // First message of the side that connects.
 struct Hello {
@@ -53,11 +57,21 @@ struct Hello {
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
+// How the pool of the side that says this can be read; see PoolReader.
+struct Door {
+  TransportKind kind{};  // may be one that we do not know
+  std::string description;
+  friend bool operator==(const Door&, const Door&) = default;
+};
+
 // Its answer; the connection may be used from here on.
 struct Welcome {
   static constexpr MessageType kType = MessageType::kWelcome;
   InstanceId instance;
   Digest layout_fingerprint{};
+  std::uint32_t pool_blocks = 0;
+  std::uint16_t messages = 1;  // 1: blocks may be asked for in DATA messages
+  std::vector<Door> doors;
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
@@ -78,6 +92,7 @@ struct Fetch {
   std::uint16_t first_layer = 0;
   std::uint16_t layer_count = 0;
   std::uint64_t credit_bytes = 0;  // most bytes under way
+  std::uint16_t reads = 0;         // the TransportKind by which Ready pieces will be read; 0: DATA
   std::vector<BlockRun> blocks;
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
@@ -97,7 +112,28 @@ struct Data {
   friend bool operator==(const Data&, const Data&) = default;
 };
 
-// Prefill side: everything asked for in this round has been sent and let go.
+// A block of an offer and its place in the pool of the side that says this.
+struct PlacedBlock {
+  std::uint32_t source = 0;
+  std::uint32_t place = 0;
+  friend bool operator==(const PlacedBlock&, const PlacedBlock&) = default;
+};
+
+// Prefill side: what Data says, in the place of sending it: the decode side may read these pieces.
+struct Ready {
+  static constexpr MessageType kType = MessageType::kReady;
+  HandoffId handoff;
+  std::uint64_t epoch = 0;
+  std::uint32_t round = 0;
+  std::uint32_t sequence = 0;  // from 0 in each round
+  std::uint16_t first_layer = 0;
+  std::uint16_t layer_count = 0;
+  std::uint32_t crc32c = 0;         // of the pieces, one after the other
+  std::vector<PlacedBlock> blocks;  // sources strictly ascending
+  friend bool operator==(const Ready&, const Ready&) = default;
+};
+
+// Prefill side: everything asked for in this round has been announced, or sent and let go.
 struct Complete {
   static constexpr MessageType kType = MessageType::kComplete;
   HandoffId handoff;
@@ -113,7 +149,17 @@ struct Ack {
   static constexpr MessageType kType = MessageType::kAck;
   HandoffId handoff;
   std::uint64_t epoch = 0;
+  std::uint16_t confirm = 0;  // 1: answer with Released or Error
   friend bool operator==(const Ack&, const Ack&) = default;
+};
+
+// Prefill side: the blocks stayed as they were announced until the Ack, which came after the last
+// read. Said again for each Ack that asks.
+struct Released {
+  static constexpr MessageType kType = MessageType::kReleased;
+  HandoffId handoff;
+  std::uint64_t epoch = 0;
+  friend bool operator==(const Released&, const Released&) = default;
 };
 
 // Decode side: the blocks are not wanted any more.
@@ -149,7 +195,8 @@ struct Pong {
   friend bool operator==(const Pong&, const Pong&) = default;
 };
 
-using Message = std::variant<Hello, Welcome, Fetch, Data, Complete, Ack, Cancel, Error, Ping, Pong>;
+using Message = std::
+    variant<Hello, Welcome, Fetch, Data, Ready, Complete, Ack, Released, Cancel, Error, Ping, Pong>;
 
 // REQUIRES: counts within the limits above.
 std::string Encode(const Message& message);

@@ -15,6 +15,7 @@
 #include "worker/call_deadline_service.h"
 #include "worker/stream_reactor.h"
 #include "worker/token_conversion.h"
+#include "worker/transport_setup.h"
 
 namespace baton {
 namespace {
@@ -121,6 +122,8 @@ absl::StatusOr<HandoffTicket> PrefillService::CheckRequest(
         absl::StrCat("identity: the workers would compute different tokens: ",
                      DescribeDifference(ours, theirs)));
   }
+  RETURN_IF_ERROR(CheckTransports(
+      core_.transport(), {request.kv_transports().begin(), request.kv_transports().end()}));
   return HandoffTicket{.request_id = request.request_id(),
                        .id = *id,
                        .epoch = request.epoch(),

@@ -9,7 +9,7 @@
 namespace baton {
 
 // Opens the model that the flags name, makes the backend they ask for, and starts a core that hands
-// blocks over by UCX. Blocks until the weights are loaded.
+// blocks over by the transports they allow. Blocks until the weights are loaded.
 absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags, v1::Role role);
 
 }  // namespace baton

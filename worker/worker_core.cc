@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/flags.h"
 #include "common/log.h"
 #include "common/status_macros.h"
@@ -22,6 +24,27 @@ absl::StatusOr<std::unique_ptr<TraceFile>> OpenTrace(const WorkerOptions& option
   return TraceFile::Create(
       options.trace_file,
       {.process = options.role == v1::ROLE_PREFILL ? "baton-prefill" : "baton-decode"});
+}
+
+// What blocks really travel by, where there are peers; else what is allowed.
+void DescribeTransports(const TransportPolicy& policy,
+                        const TransferStats& transfer,
+                        v1::WorkerDescription& description) {
+  std::set<std::string> in_use;
+  if (transfer.peers != nullptr) {
+    for (const PeerTransport& peer : *transfer.peers) {
+      in_use.insert(peer.transport);
+      v1::KvPeer& proto = *description.add_kv_peers();
+      proto.set_address(peer.address);
+      proto.set_instance_id(std::string(peer.instance.AsBytes()));
+      proto.set_transport(peer.transport);
+      proto.set_carrier(peer.carrier);
+      proto.set_reason(peer.reason);
+    }
+  }
+  description.set_transport(in_use.empty()
+                                ? std::string(policy.forced ? ToString(*policy.forced) : "auto")
+                                : absl::StrJoin(in_use, ","));
 }
 
 }  // namespace
@@ -67,13 +90,15 @@ absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory tr
                                                     .layout = identity.kv,
                                                     .blocks = engine_->pool_blocks(),
                                                     .kind = options.pool_kind},
-                                           .times = options.transfer_times},
+                                           .times = options.transfer_times,
+                                           .transport = options.transport},
                                           std::move(transport)));
   if (!options.metrics_listen.empty()) {
     ASSIGN_OR_RETURN(
         metrics_server_,
         MetricsServer::Start(options.metrics_listen, options.advertise_host,
-                             step_metrics_.MakeCollectable([this] { return engine_->load(); })));
+                             step_metrics_.MakeCollectable([this] { return engine_->load(); },
+                                                           [this] { return transfer_->stats(); })));
   }
   const auto took =
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);
@@ -85,6 +110,10 @@ absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory tr
             {"load_ms", took.count()},
             {"instance", instance_.ToString()}});
   return absl::OkStatus();
+}
+
+std::string WorkerCore::kv_door() const {
+  return HostPort(ParseAddresses(transfer_->address()).at(0).address);
 }
 
 WorkerCore::~WorkerCore() {
@@ -104,10 +133,10 @@ v1::WorkerDescription WorkerCore::Describe() const {
   description.set_model(checkpoint_->config().name);
   description.set_context_tokens(static_cast<std::uint32_t>(checkpoint_->config().context_tokens));
   description.set_kv_address(transfer_->address());
-  description.set_transport(transport_);
   description.set_draining(draining_.load());
   const EngineLoad load = engine_->load();
   const TransferStats transfer = transfer_->stats();
+  DescribeTransports(transport_, transfer, description);
   v1::EngineLoad* proto = description.mutable_load();
   const auto unsigned_of = [](auto value) { return static_cast<std::uint32_t>(value); };
   proto->set_total_blocks(unsigned_of(load.total_blocks));

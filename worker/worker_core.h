@@ -26,10 +26,10 @@ struct WorkerOptions {
   EngineOptions engine;
   TransferTimes transfer_times;
   MemoryKind pool_kind = MemoryKind::kHost;  // of the backend's memory
-  std::string transport;                     // name of what `transport` makes, for descriptions
-  std::string metrics_listen;                // host:port; empty: none
-  std::string advertise_host;                // of the metrics; empty: the host of `metrics_listen`
-  std::string trace_file;                    // path; empty: none
+  TransportPolicy transport;
+  std::string metrics_listen;  // host:port; empty: none
+  std::string advertise_host;  // of the metrics; empty: the host of `metrics_listen`
+  std::string trace_file;      // path; empty: none
 };
 
 // What a prefill and a decode worker have in common: one model on one backend in one engine, and
@@ -52,6 +52,9 @@ class WorkerCore {
   const Checkpoint& checkpoint() const { return *checkpoint_; }
   Engine& engine() { return *engine_; }
   TransferService& transfer() { return *transfer_; }
+  const TransportPolicy& transport() const { return transport_; }
+  // host:port of --kv-listen, with the port that was taken.
+  std::string kv_door() const;
   const InstanceId& instance() const { return instance_; }
   v1::Role role() const { return role_; }
   // Null without metrics.
@@ -72,7 +75,7 @@ class WorkerCore {
   absl::Status Start(const WorkerOptions& options, TransportFactory transport);
 
   const v1::Role role_;
-  const std::string transport_;
+  const TransportPolicy transport_;
   const InstanceId instance_ = InstanceId::Make();
   const TimePoint started_ = Clock::System().Now();
   const std::unique_ptr<Checkpoint> checkpoint_;

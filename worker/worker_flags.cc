@@ -8,7 +8,7 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
   AddServerFlags(flags, ServerKind::kWorker, settings.server);
   flags.Text("kv-listen", &settings.kv_listen, "host:port of the KV listener; port 0: a free one");
   flags.Choice("kv-transport", &settings.kv_transport, {"auto", "rdma", "mapped", "tcp", "grpc"},
-               "how KV blocks travel between workers");
+               "how KV blocks travel between workers; auto takes the best that both have");
   flags.Choice("device", &settings.device, {"auto", "cpu", "cuda", "emulated"},
                "where the model runs; auto takes a GPU where this build and machine have one, else "
                "the CPU; emulated runs the GPU's kernels on the CPU, slowly, for tests");
@@ -36,11 +36,6 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
     return absl::OkStatus();
   });
   flags.Check([&settings]() -> absl::Status {
-    if (settings.kv_transport == "rdma" || settings.kv_transport == "mapped" ||
-        settings.kv_transport == "grpc") {
-      return absl::InvalidArgumentError(absl::StrCat("kv-transport: ", settings.kv_transport,
-                                                     " is not in this version; use auto or tcp"));
-    }
     if (!settings.routers.empty()) {
       return absl::InvalidArgumentError(
           "router: registration is not in this version; name this worker in the router's --decode "

@@ -4,6 +4,7 @@
 #include <prometheus/metric_family.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <limits>
 #include <utility>
@@ -45,6 +46,15 @@ class Families {
   }
   void Count(std::string_view label_value, double value) {
     Next({{label_, std::string(label_value)}}).counter.value = value;
+  }
+
+  // The same for gauges, whose values Value gives.
+  void BeginGauges(const char* name, const char* help, const char* label) {
+    Begin(name, help, MetricType::Gauge);
+    label_ = label;
+  }
+  void Value(std::string_view label_value, double value) {
+    Next({{label_, std::string(label_value)}}).gauge.value = value;
   }
 
   void Distribution(const char* name, const char* help, const Histogram& histogram) {
@@ -121,17 +131,64 @@ void AddTotals(Families& out, const StepTotals& totals) {
   out.Count("other", Seconds(totals.other));
 }
 
+// Labels are fixed words: one of the transports, one of the reasons.
+void AddTransfer(Families& out, const TransferStats& transfer) {
+  out.BeginCounters("baton_kv_transport_handoffs_total",
+                    "Handoffs received, by the transport that brought the last block.",
+                    "transport");
+  for (std::size_t i = 0; i < kTransportKinds.size(); ++i) {
+    out.Count(ToString(kTransportKinds[i]), static_cast<double>(transfer.landed[i]));
+  }
+  std::array<int, kTransportKinds.size()> peers{};
+  if (transfer.peers != nullptr) {
+    for (const PeerTransport& peer : *transfer.peers) {
+      // Whatever carries messages for UCX counts as what the flag calls it.
+      const TransportKind kind = ParseTransportKind(peer.transport).value_or(TransportKind::kTcp);
+      ++peers.at(
+          static_cast<std::size_t>(std::find(kTransportKinds.begin(), kTransportKinds.end(), kind) -
+                                   kTransportKinds.begin()));
+    }
+  }
+  out.BeginGauges("baton_kv_transport_peers", "Connected workers, by what blocks travel by.",
+                  "transport");
+  for (std::size_t i = 0; i < kTransportKinds.size(); ++i) {
+    out.Value(ToString(kTransportKinds[i]), peers[i]);
+  }
+  out.Counter("baton_kv_transport_moves_total",
+              "Times that a handoff went on over another transport because one had failed.",
+              transfer.moves);
+  out.Counter("baton_kv_sent_bytes_total", "Bytes of KV blocks sent, or announced to be read.",
+              transfer.bytes_sent);
+  out.Counter("baton_kv_received_bytes_total", "Bytes of KV blocks received or read, intact.",
+              transfer.bytes_received);
+  out.Counter("baton_kv_refetched_blocks_total", "Blocks asked for again.",
+              transfer.refetched_blocks);
+  out.Counter("baton_kv_peers_lost_total", "Connections to other workers that ended.",
+              transfer.peers_lost);
+  out.BeginCounters("baton_kv_dropped_messages_total",
+                    "Messages from other workers that were not acted on.", "reason");
+  for (int i = 0; i < kDropReasons; ++i) {
+    const auto reason = static_cast<DropReason>(i);
+    out.Count(ToString(reason), static_cast<double>(transfer.dropped_for(reason)));
+  }
+  out.BeginCounters("baton_kv_transfer_thread_seconds_total",
+                    "Processor time of the thread that moves KV blocks.", "thread");
+  out.Count("transfer", Seconds(transfer.thread_time));
+}
+
 class WorkerCollectable final : public prometheus::Collectable {
  public:
   WorkerCollectable(const WorkerMetrics& metrics,
                     const std::string& model,
-                    std::function<EngineLoad()> load)
-      : metrics_(metrics), model_(model), load_(std::move(load)) {}
+                    std::function<EngineLoad()> load,
+                    std::function<TransferStats()> transfer)
+      : metrics_(metrics), model_(model), load_(std::move(load)), transfer_(std::move(transfer)) {}
 
   std::vector<MetricFamily> Collect() const override {
     Families families(model_);
     AddLoad(families, load_());
     AddTotals(families, metrics_.totals());
+    AddTransfer(families, transfer_());
     return families.Take();
   }
 
@@ -139,6 +196,7 @@ class WorkerCollectable final : public prometheus::Collectable {
   const WorkerMetrics& metrics_;
   const std::string model_;
   const std::function<EngineLoad()> load_;
+  const std::function<TransferStats()> transfer_;
 };
 
 }  // namespace
@@ -181,8 +239,8 @@ StepTotals WorkerMetrics::totals() const {
 }
 
 std::shared_ptr<prometheus::Collectable> WorkerMetrics::MakeCollectable(
-    std::function<EngineLoad()> load) const {
-  return std::make_shared<WorkerCollectable>(*this, model_, std::move(load));
+    std::function<EngineLoad()> load, std::function<TransferStats()> transfer) const {
+  return std::make_shared<WorkerCollectable>(*this, model_, std::move(load), std::move(transfer));
 }
 
 }  // namespace baton

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/step_statistics.h"
 #include "kernels/operation_times.h"
+#include "kvtransfer/transfer_types.h"
 
 namespace prometheus {
 class Collectable;
@@ -68,9 +69,10 @@ class WorkerMetrics final : public StepObserver {
 
   StepTotals totals() const;
 
-  // What a scrape gets: the totals, and gauges from `load`, which is asked at every scrape. For a
-  // MetricsServer that is gone before this and what `load` uses.
-  std::shared_ptr<prometheus::Collectable> MakeCollectable(std::function<EngineLoad()> load) const;
+  // What a scrape gets: the totals, and what `load` and `transfer` say, which are asked at every
+  // scrape. For a MetricsServer that is gone before this and what they use.
+  std::shared_ptr<prometheus::Collectable> MakeCollectable(
+      std::function<EngineLoad()> load, std::function<TransferStats()> transfer) const;
 
  private:
   const std::string model_;

@@ -1,6 +1,8 @@
 #include "kernels/cpu/host_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -65,7 +67,90 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> MapMemory(std::size_t bytes) {
   return memory;
 }
 
+// Makes all pages of a writable mapping present. Writing to a page that there is no memory for
+// would end the process; this says so instead, where the system can.
+absl::Status Populate(std::byte* data, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr int kPopulate = MADV_POPULATE_WRITE;
+#else
+  constexpr int kPopulate = 23;  // since Linux 5.14
+#endif
+  if (madvise(data, bytes, kPopulate) == 0) {
+    return absl::OkStatus();
+  }
+  if (errno != EINVAL) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("allocate ", bytes, " bytes: ", std::strerror(errno)));
+  }
+  std::memset(data, 0, bytes);
+  return absl::OkStatus();
+}
+
+class MemoryFile final : public SharedHostMemory {
+ public:
+  MemoryFile(int fd, void* mapping, std::size_t file_bytes, std::size_t bytes)
+      : fd_(fd), data_(static_cast<std::byte*>(mapping)), file_bytes_(file_bytes), bytes_(bytes) {}
+  ~MemoryFile() override {
+    munmap(data_, file_bytes_);
+    close(fd_);
+  }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::byte* data() const override { return data_; }
+  std::size_t size_bytes() const override { return bytes_; }
+  int fd() const override { return fd_; }
+  std::size_t file_bytes() const override { return file_bytes_; }
+
+ private:
+  const int fd_;
+  std::byte* const data_;
+  const std::size_t file_bytes_;
+  const std::size_t bytes_;
+};
+
+// `flags` beside those every memory file here has.
+absl::StatusOr<std::unique_ptr<SharedHostMemory>> MakeMemoryFile(std::size_t bytes,
+                                                                 unsigned flags) {
+  const std::size_t file_bytes = RoundUp(bytes + kCacheLineBytes, kHugePageBytes);
+  const int fd = memfd_create("baton-kv-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+  if (fd < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("make a memory file: ", std::strerror(errno)));
+  }
+  void* mapping = MAP_FAILED;
+  if (ftruncate(fd, static_cast<off_t>(file_bytes)) == 0 &&
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+    mapping = mmap(nullptr, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  if (mapping == MAP_FAILED) {
+    const int error = errno;
+    close(fd);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory file of ", file_bytes, " bytes: ", std::strerror(error)));
+  }
+  return std::make_unique<MemoryFile>(fd, mapping, file_bytes, bytes);
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<SharedHostMemory>> AllocateSharedHostMemory(std::size_t bytes) {
+  if (bytes == 0 ||
+      bytes > std::numeric_limits<std::ptrdiff_t>::max() - kHugePageBytes - kCacheLineBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("allocate ", bytes, " bytes"));
+  }
+  // hugetlb pages are reserved by mmap, which fails when there are too few.
+  absl::StatusOr<std::unique_ptr<SharedHostMemory>> memory = MakeMemoryFile(bytes, MFD_HUGETLB);
+  if (!memory.ok()) {
+    memory = MakeMemoryFile(bytes, 0);
+  }
+  if (memory.ok()) {
+    // Advice only, and taken only where shared memory may have huge pages.
+    madvise((*memory)->data(), (*memory)->file_bytes(), MADV_HUGEPAGE);
+    RETURN_IF_ERROR(Populate((*memory)->data(), (*memory)->file_bytes()));
+  }
+  return memory;
+}
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHostMemory(std::size_t bytes) {
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory, MapMemory(bytes));

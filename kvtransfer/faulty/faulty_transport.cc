@@ -18,6 +18,26 @@ std::optional<wire::MessageType> TypeOf(const std::string& header) {
   return std::visit([](const auto& typed) { return typed.kType; }, *message);
 }
 
+class FaultyTransport;
+
+// One reader of the wrapped transport; what goes wrong is the transport's business.
+class FaultyReader final : public PoolReader {
+ public:
+  FaultyReader(PoolReader& inner, FaultyTransport& transport)
+      : inner_(inner), transport_(transport) {}
+
+  TransportKind kind() const override { return inner_.kind(); }
+  std::string Door() const override { return inner_.Door(); }
+  absl::Status Open(PeerId peer, std::string_view door, std::uint64_t pool_bytes) override {
+    return inner_.Open(peer, door, pool_bytes);
+  }
+  absl::Status Read(PeerId peer, PoolRead read) override;
+
+ private:
+  PoolReader& inner_;
+  FaultyTransport& transport_;
+};
+
 // Sits between a transport and its handler, so it can answer for messages that never go out.
 //
 // Not thread-safe: used only by the transfer thread.
@@ -31,7 +51,12 @@ class FaultyTransport final : public Transport, public TransportHandler {
         seen_(faults_.size(), 0),
         handler_(handler) {}
 
-  void Wrap(std::unique_ptr<Transport> inner) { inner_ = std::move(inner); }
+  void Wrap(std::unique_ptr<Transport> inner) {
+    inner_ = std::move(inner);
+    for (PoolReader* reader : inner_->readers()) {
+      readers_.push_back(std::make_unique<FaultyReader>(*reader, *this));
+    }
+  }
 
   std::string address() const override { return inner_->address(); }
   absl::Status RegisterRegion(const MemoryRegion& region) override {
@@ -47,9 +72,32 @@ class FaultyTransport final : public Transport, public TransportHandler {
   }
   void Close(PeerId peer) override { inner_->Close(peer); }
   std::string CarrierOf(PeerId peer) const override { return inner_->CarrierOf(peer); }
+  std::vector<PoolReader*> readers() override {
+    std::vector<PoolReader*> all;
+    for (const std::unique_ptr<FaultyReader>& reader : readers_) {
+      all.push_back(reader.get());
+    }
+    return all;
+  }
+
+  absl::Status Read(PoolReader& inner, PeerId peer, PoolRead read) {
+    const Fault* fault = NextFault(std::nullopt, /*is_read=*/true);
+    if (fault == nullptr) {
+      return inner.Read(peer, std::move(read));
+    }
+    ++log_->injected;
+    if (fault->action == FaultAction::kFlip) {
+      to_damage_[read.token] = read.ranges.front().destination.data();
+      return inner.Read(peer, std::move(read));
+    }
+    if (fault->action == FaultAction::kKill) {
+      inner_->Close(peer);
+    }
+    return absl::UnavailableError("the read was made to fail");
+  }
 
   absl::Status Send(PeerId peer, OutgoingMessage message) override {
-    const Fault* fault = NextFault(message.header);
+    const Fault* fault = NextFault(TypeOf(message.header), /*is_read=*/false);
     ++log_->messages;
     log_->parts += message.payload.size();
     log_->header_bytes += message.header.size();
@@ -115,6 +163,10 @@ class FaultyTransport final : public Transport, public TransportHandler {
     return handler_.OnData(peer, header, payload_bytes);
   }
   void OnReceived(PeerId peer, TransferToken token, const absl::Status& status) override {
+    if (const auto damaged = to_damage_.find(token); damaged != to_damage_.end()) {
+      *damaged->second ^= std::byte{0x10};
+      to_damage_.erase(damaged);
+    }
     handler_.OnReceived(peer, token, status);
   }
 
@@ -152,14 +204,13 @@ class FaultyTransport final : public Transport, public TransportHandler {
     std::vector<std::byte> damaged;  // bytes sent in place of the caller's
   };
 
-  // The first fault that this message meets, counting it for all of them.
-  const Fault* NextFault(const std::string& header) {
+  // The first fault that this message or read meets, counting it for all of them.
+  const Fault* NextFault(std::optional<wire::MessageType> type, bool is_read) {
     static constexpr Fault kMuted{.action = FaultAction::kDrop};
-    const std::optional<wire::MessageType> type = TypeOf(header);
     const Fault* met = nullptr;
     for (std::size_t i = 0; i < faults_.size(); ++i) {
       const Fault& fault = faults_[i];
-      if (fault.type && fault.type != type) {
+      if (fault.of_reads != is_read || (fault.type && fault.type != type)) {
         continue;
       }
       const int number = seen_[i]++;
@@ -167,7 +218,7 @@ class FaultyTransport final : public Transport, public TransportHandler {
         met = &fault;
       }
     }
-    return muted_ ? &kMuted : met;
+    return muted_ && !is_read ? &kMuted : met;
   }
 
   absl::Status Forward(PeerId peer,
@@ -225,8 +276,14 @@ class FaultyTransport final : public Transport, public TransportHandler {
   std::deque<Held> held_;
   absl::flat_hash_map<TransferToken, UnderWay> under_way_;
   std::uint64_t next_token_ = 1;
+  absl::flat_hash_map<TransferToken, std::byte*> to_damage_;  // a byte of a read under way
+  std::vector<std::unique_ptr<FaultyReader>> readers_;
   std::unique_ptr<Transport> inner_;  // last, so that it goes before the bytes it reads
 };
+
+absl::Status FaultyReader::Read(PeerId peer, PoolRead read) {
+  return transport_.Read(inner_, peer, std::move(read));
+}
 
 }  // namespace
 

@@ -28,6 +28,9 @@ struct Fault {
   int first = 0;
   int count = 1;
   int rounds = 20;  // kDelay only
+  // The reads of a peer's pool instead of messages: kFlip damages what was read, kKill closes the
+  // connection, any other action makes the read fail.
+  bool of_reads = false;
 };
 
 // Counts what was given to be sent. Thread-safe.

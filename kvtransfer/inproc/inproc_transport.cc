@@ -207,7 +207,7 @@ class InprocTransport final : public Transport {
   };
 
   PeerId AddEnd(std::shared_ptr<Link> link, std::shared_ptr<Inbox> target) {
-    const PeerId peer(next_peer_++);
+    const PeerId peer = MakePeerId();
     by_link_[link.get()] = peer;
     ends_[peer] = {.link = std::move(link),
                    .target = std::move(target),
@@ -344,7 +344,6 @@ class InprocTransport final : public Transport {
   const std::shared_ptr<Inbox> inbox_;  // shared with the peers' ends
   const std::string address_;
   TransportHandler& handler_;
-  std::uint64_t next_peer_ = 1;
   absl::flat_hash_map<PeerId, End> ends_;
   absl::flat_hash_map<const Link*, PeerId> by_link_;
   std::vector<Placed> placed_;

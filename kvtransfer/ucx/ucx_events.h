@@ -25,7 +25,7 @@ inline constexpr unsigned kFragmentId = 5;
 
 class UcxEvents;
 
-enum class OperationKind { kSend, kReceive, kFragment, kClose };
+enum class OperationKind { kSend, kReceive, kFragment, kGet, kClose };
 
 // One call under way inside UCX, and what it reads until its callback has run.
 struct Operation {

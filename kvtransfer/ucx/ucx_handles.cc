@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "kvtransfer/ucx/ucx_transport.h"
 
 namespace baton::ucx {
 
@@ -67,14 +68,36 @@ UcpMemory::~UcpMemory() {
   }
 }
 
-absl::StatusOr<UcpContext> MakeContext() {
+absl::StatusOr<std::string> UcpMemory::PackKey() const {
+  void* buffer = nullptr;
+  std::size_t bytes = 0;
+  RETURN_IF_ERROR(ToStatus(ucp_rkey_pack(context_, memory_, &buffer, &bytes),
+                           "pack the key of the block pool"));
+  std::string key(static_cast<const char*>(buffer), bytes);
+  ucp_rkey_buffer_release(buffer);
+  return key;
+}
+
+absl::Status CheckUsable() {
+  return MakeContext(/*rdma=*/false).status();
+}
+
+absl::StatusOr<UcpContext> MakeContext(bool rdma) {
   ucp_config_t* config = nullptr;
   RETURN_IF_ERROR(
       ToStatus(ucp_config_read(nullptr, nullptr, &config), "read the UCX configuration"));
-  // No remote memory access: over TCP and shared memory UCX would write wherever a peer says.
+  // Over TCP and shared memory UCX would write wherever a peer says: never with remote access.
+  if (rdma) {
+    const ucs_status_t narrowed = ucp_config_modify(config, "TLS", "rc,ud");
+    if (narrowed != UCS_OK) {
+      ucp_config_release(config);
+      return ToStatus(narrowed, "leave UCX its RDMA transports only");
+    }
+  }
   const ucp_params_t params{
       .field_mask = UCP_PARAM_FIELD_FEATURES,
-      .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+      .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP |
+                  (rdma ? std::uint64_t{UCP_FEATURE_RMA} : std::uint64_t{0}),
   };
   ucp_context_h context = nullptr;
   const ucs_status_t status = ucp_init(&params, config, &context);

@@ -41,6 +41,9 @@ class UcpMemory {
   UcpMemory& operator=(UcpMemory&& other) noexcept;
   ~UcpMemory();
 
+  // What a peer needs to read it; opaque to all but its UCX.
+  absl::StatusOr<std::string> PackKey() const;
+
  private:
   UcpMemory(ucp_context_h context, ucp_mem_h memory) : context_(context), memory_(memory) {}
 
@@ -48,7 +51,14 @@ class UcpMemory {
   ucp_mem_h memory_;
 };
 
-absl::StatusOr<UcpContext> MakeContext();
+// The key to a peer's memory. Destroyed when nothing uses it any more, before its worker.
+struct DestroyKey {
+  void operator()(ucp_rkey_h key) const { ucp_rkey_destroy(key); }
+};
+using UcpRemoteKey = std::unique_ptr<ucp_rkey, DestroyKey>;
+
+// With `rdma`: remote memory access, and RDMA lanes only.
+absl::StatusOr<UcpContext> MakeContext(bool rdma);
 absl::StatusOr<UcpWorker> MakeWorker(ucp_context_h context);
 
 // An IPv4 or IPv6 address with a port.

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <system_error>
 
 #include "common/log.h"
@@ -15,10 +17,26 @@
 namespace baton::ucx {
 namespace {
 
+const std::filesystem::path kRdmaDevices = "/sys/class/infiniband";
+
 bool HasRdmaDevice() {
   std::error_code error;
-  const std::filesystem::path devices = "/sys/class/infiniband";
-  return std::filesystem::exists(devices, error) && !std::filesystem::is_empty(devices, error);
+  return std::filesystem::exists(kRdmaDevices, error) &&
+         !std::filesystem::is_empty(kRdmaDevices, error);
+}
+
+// Files "<device>/ports/<number>/state" say "4: ACTIVE".
+bool HasActivePort(const std::filesystem::path& device) {
+  std::error_code error;
+  for (const auto& port : std::filesystem::directory_iterator(device / "ports", error)) {
+    std::ifstream state(port.path() / "state");
+    for (std::string word; state >> word;) {
+      if (word == "ACTIVE") {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 void SetUnlessSet(const char* name, const char* value) {
@@ -50,6 +68,19 @@ ucs_log_func_rc_t LogToOurs(const char* /*file*/,
 }
 
 }  // namespace
+
+std::string WhyNoRdma() {
+  if (!HasRdmaDevice()) {
+    return "no RDMA device";
+  }
+  std::error_code error;
+  for (const auto& device : std::filesystem::directory_iterator(kRdmaDevices, error)) {
+    if (HasActivePort(device.path())) {
+      return "";
+    }
+  }
+  return "no RDMA device with an active port";
+}
 
 void SetDefaults() {
   // Naming transports that the machine lacks would only make UCX warn. Shared memory needs settings

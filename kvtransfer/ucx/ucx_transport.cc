@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/byte_io.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kvtransfer/ucx/ucx_events.h"
@@ -16,6 +17,9 @@
 namespace baton::ucx {
 namespace {
 
+constexpr std::string_view kRdmaScheme = "rdma:";
+constexpr std::size_t kKeyPaddingBytes = 4096;
+
 // Calls into UCX and drains what its callbacks have left in UcxEvents; all calls into the handler
 // happen in Progress, outside of UCX's own.
 //
@@ -23,11 +27,11 @@ namespace {
 // over TCP in fragments (ucx_fragments.h), else by UCX's rendezvous, which RDMA needs no copy for.
 //
 // Not thread-safe: used only by the transfer thread.
-class UcxTransport final : public Transport {
+class UcxTransport final : public Transport, public PoolReader {
  public:
   static absl::StatusOr<std::unique_ptr<Transport>> Create(const TransportOptions& options,
                                                            TransportHandler& handler);
-  ~UcxTransport() override = default;
+  ~UcxTransport() override;
 
   std::string address() const override { return address_; }
   absl::Status RegisterRegion(const MemoryRegion& region) override;
@@ -40,6 +44,15 @@ class UcxTransport final : public Transport {
   bool Progress() override;
   std::optional<int> PrepareToSleep() override;
   std::string CarrierOf(PeerId peer) const override;
+  std::vector<PoolReader*> readers() override {
+    return rdma_ ? std::vector<PoolReader*>{this} : std::vector<PoolReader*>();
+  }
+
+  // PoolReader, with RDMA only.
+  TransportKind kind() const override { return TransportKind::kRdma; }
+  std::string Door() const override { return door_; }
+  absl::Status Open(PeerId peer, std::string_view door, std::uint64_t pool_bytes) override;
+  absl::Status Read(PeerId peer, PoolRead read) override;
 
  private:
   // A connection: open, then closing, then gone once the close and every operation have called
@@ -54,10 +67,19 @@ class UcxTransport final : public Transport {
     std::uint64_t next_sequence = 1;
     absl::Status why;  // of the end
     mutable std::string carrier;
+    UcpRemoteKey pool_key;
+    std::uint64_t pool_address = 0;  // the peer's
+    std::uint64_t pool_bytes = 0;
   };
 
-  UcxTransport(UcpContext context, TransportHandler& handler)
-      : context_(std::move(context)), handler_(handler) {}
+  // Gets of one read; reported when the last is over.
+  struct PendingRead {
+    int gets = 0;
+    absl::Status status;
+  };
+
+  UcxTransport(UcpContext context, bool rdma, TransportHandler& handler)
+      : context_(std::move(context)), rdma_(rdma), handler_(handler) {}
 
   absl::Status Listen(const TransportOptions& options);
   absl::StatusOr<PeerId> AddEndpoint(ucp_ep_params_t params);
@@ -85,13 +107,16 @@ class UcxTransport final : public Transport {
             std::span<const std::span<std::byte>> destinations);
   bool CloseFailed();
   bool ReportDone();
+  void GetDone(PeerId peer, TransferToken token, const absl::Status& status);
   void ReportClosedIfDrained(PeerId peer);
 
   UcpContext context_;
+  const bool rdma_;
   TransportHandler& handler_;
   std::string address_;
+  std::string door_;
+  absl::flat_hash_map<TransferToken, PendingRead> reads_;
   std::vector<UcpMemory> regions_;
-  std::uint64_t next_peer_ = 1;
   absl::flat_hash_map<PeerId, std::unique_ptr<Endpoint>> endpoints_;
   UcxEvents events_;
   int event_fd_ = -1;  // the worker's
@@ -103,14 +128,25 @@ class UcxTransport final : public Transport {
 
 absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Create(const TransportOptions& options,
                                                                 TransportHandler& handler) {
-  ASSIGN_OR_RETURN(UcpContext context, MakeContext());
-  std::unique_ptr<UcxTransport> transport(new UcxTransport(std::move(context), handler));
+  ASSIGN_OR_RETURN(UcpContext context, MakeContext(options.rdma));
+  std::unique_ptr<UcxTransport> transport(
+      new UcxTransport(std::move(context), options.rdma, handler));
   ASSIGN_OR_RETURN(transport->worker_, MakeWorker(transport->context_.get()));
   RETURN_IF_ERROR(ToStatus(ucp_worker_get_efd(transport->worker_.get(), &transport->event_fd_),
                            "get the UCX worker's descriptor"));
   RETURN_IF_ERROR(transport->events_.RegisterMessages(transport->worker_.get()));
   RETURN_IF_ERROR(transport->Listen(options));
   return transport;
+}
+
+UcxTransport::~UcxTransport() {
+  for (auto& [peer, endpoint] : endpoints_) {
+    if (endpoint->outstanding > 0) {
+      // A get may still use the key, until the worker goes; and after that no key can be destroyed.
+      static_cast<void>(endpoint->pool_key.release());
+    }
+    endpoint->pool_key.reset();
+  }
 }
 
 absl::Status UcxTransport::Listen(const TransportOptions& options) {
@@ -136,7 +172,8 @@ absl::Status UcxTransport::Listen(const TransportOptions& options) {
                    SocketAddress::Make(options.advertise_host.empty() ? options.listen_host
                                                                       : options.advertise_host,
                                        port, /*resolve=*/true));
-  address_ = JoinHostPort(advertised.host(), port);
+  address_ =
+      absl::StrCat(rdma_ ? std::string(kRdmaScheme) : "", JoinHostPort(advertised.host(), port));
   return absl::OkStatus();
 }
 
@@ -147,12 +184,96 @@ absl::Status UcxTransport::RegisterRegion(const MemoryRegion& region) {
   }
   ASSIGN_OR_RETURN(UcpMemory memory,
                    UcpMemory::Map(context_.get(), region.base, region.size_bytes));
+  if (rdma_) {
+    ASSIGN_OR_RETURN(const std::string key, memory.PackKey());
+    ByteWriter door;
+    door.Put(reinterpret_cast<std::uint64_t>(region.base));
+    door.Put(static_cast<std::uint64_t>(region.size_bytes));
+    door.PutBytes(key);
+    if (door.bytes().size() > kMaxDoorBytes) {
+      return absl::InternalError("the key of the block pool is too long to be told");
+    }
+    door_ = std::move(door).Take();
+  }
   regions_.push_back(std::move(memory));
   return absl::OkStatus();
 }
 
+absl::Status UcxTransport::Open(PeerId peer, std::string_view door, std::uint64_t pool_bytes) {
+  Endpoint* endpoint = FindOpen(peer);
+  if (endpoint == nullptr) {
+    return absl::FailedPreconditionError("the peer is not connected by RDMA");
+  }
+  ByteReader in(door);
+  const std::optional<std::uint64_t> address = in.Get<std::uint64_t>();
+  const std::optional<std::uint64_t> bytes = in.Get<std::uint64_t>();
+  if (!bytes || in.remaining() == 0 || *bytes < pool_bytes || *address + *bytes < *address) {
+    return absl::FailedPreconditionError(
+        "the peer describes its pool in a way that is not known here");
+  }
+  if (const std::string carrier = CarrierOf(peer); !carrier.starts_with("rc")) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the connection goes over ", carrier, ", not over RDMA"));
+  }
+  // UCX is not told how long the key is: what it reads beyond is zeros.
+  std::string key(*in.GetBytes(in.remaining()));
+  key.resize(key.size() + kKeyPaddingBytes, '\0');
+  ucp_rkey_h handle = nullptr;
+  const absl::Status unpacked =
+      ToStatus(ucp_ep_rkey_unpack(endpoint->handle, key.data(), &handle), "unpack the pool's key");
+  if (!unpacked.ok()) {
+    return absl::FailedPreconditionError(std::string(unpacked.message()));
+  }
+  endpoint->pool_key.reset(handle);
+  endpoint->pool_address = *address;
+  endpoint->pool_bytes = pool_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status UcxTransport::Read(PeerId peer, PoolRead read) {
+  Endpoint* endpoint = FindOpen(peer);
+  if (endpoint == nullptr || endpoint->pool_key == nullptr) {
+    return absl::UnavailableError("connection is closed");
+  }
+  for (const PoolRange& range : read.ranges) {
+    const std::size_t bytes = range.destination.size();
+    if (bytes > endpoint->pool_bytes || range.offset > endpoint->pool_bytes - bytes) {
+      return absl::InvalidArgumentError("read outside of the peer's pool");
+    }
+  }
+  reads_[read.token].gets = static_cast<int>(read.ranges.size());
+  for (const PoolRange& range : read.ranges) {
+    Operation& operation = StartOperation(*endpoint, OperationKind::kGet, read.token);
+    ucp_request_param_t params{};
+    params.op_attr_mask =
+        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    params.cb.send = &UcxEvents::OperationDone;
+    params.user_data = &operation;
+    params.memory_type = UCS_MEMORY_TYPE_HOST;
+    Follow(operation,
+           ucp_get_nbx(endpoint->handle, range.destination.data(), range.destination.size(),
+                       endpoint->pool_address + range.offset, endpoint->pool_key.get(), &params));
+  }
+  return absl::OkStatus();
+}
+
+void UcxTransport::GetDone(PeerId peer, TransferToken token, const absl::Status& status) {
+  const auto found = reads_.find(token);
+  found->second.status.Update(status);
+  if (--found->second.gets == 0) {
+    const absl::Status outcome = found->second.status;
+    reads_.erase(found);
+    handler_.OnReceived(peer, token, outcome);
+  }
+}
+
 absl::StatusOr<PeerId> UcxTransport::Connect(const std::string& address) {
-  ASSIGN_OR_RETURN(const SocketAddress target, SocketAddress::Parse(address));
+  if (address.starts_with(kRdmaScheme) != rdma_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address \"", address, "\" is of another transport"));
+  }
+  ASSIGN_OR_RETURN(const SocketAddress target,
+                   SocketAddress::Parse(rdma_ ? address.substr(kRdmaScheme.size()) : address));
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
@@ -162,7 +283,7 @@ absl::StatusOr<PeerId> UcxTransport::Connect(const std::string& address) {
 
 absl::StatusOr<PeerId> UcxTransport::AddEndpoint(ucp_ep_params_t params) {
   auto endpoint = std::make_unique<Endpoint>();
-  const PeerId peer(next_peer_++);
+  const PeerId peer = MakePeerId();
   endpoint->tag = {.events = &events_, .peer = peer};
   params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
@@ -541,6 +662,10 @@ bool UcxTransport::ReportDone() {
         break;
       case OperationKind::kFragment:
         FragmentSent(*operation);
+        break;
+      case OperationKind::kGet:
+        GetDone(operation->peer, operation->token,
+                ToStatus(operation->status, "read from the peer"));
         break;
       case OperationKind::kClose:
         break;

@@ -84,7 +84,8 @@ TEST_F(PathEdgesTest, EveryLengthByEveryPath) {
     const auto in_process = decode.Start(MakeSplitJob(*reference_->SpecOf(request), prefill));
 
     EXPECT_EQ(colocated.timeline().transport(), "");
-    EXPECT_EQ(split.timeline().transport(), "tcp");
+    // What `auto` takes on one host.
+    EXPECT_EQ(split.timeline().transport(), "mapped");
     EXPECT_EQ(split.timeline().prefill_worker(), cluster_->prefill().address());
     EXPECT_EQ(split.usage().prompt_tokens(), length);
     EXPECT_EQ(in_process->WaitForEnd(), absl::OkStatus());
@@ -93,6 +94,37 @@ TEST_F(PathEdgesTest, EveryLengthByEveryPath) {
   }
   EXPECT_TRUE(AllBlocksFree(*prefill.core));
   EXPECT_TRUE(AllBlocksFree(*decode.core));
+}
+
+// The same tokens over each transport that is asked for, and what an endpoint really uses is told.
+TEST_F(PathEdgesTest, EveryTransport) {
+  for (const std::string transport : {"tcp", "mapped", "grpc"}) {
+    SCOPED_TRACE(transport);
+    const auto cluster = Cluster::Start({.worker_flags = {"--kv-transport", transport}});
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    for (const std::size_t length : {1, 15, 16, 17, 100, 257, 513, 600, 2000}) {
+      SCOPED_TRACE(absl::StrCat("prompt tokens: ", length));
+      const v1::CompleteRequest request =
+          GreedyRequest(TinyPrompt(length + 7, length), 20, v1::PATH_DISAGGREGATED);
+      const absl::StatusOr<Tokens> expected = reference_->Generate(request);
+      const auto response = (*cluster)->client().Complete(request);
+
+      ASSERT_TRUE(expected.ok()) << expected.status();
+      ASSERT_TRUE(response.ok()) << response.status();
+      EXPECT_EQ(TokensOf(*response), *expected);
+      EXPECT_EQ(response->timeline().transport(), transport);
+    }
+    EXPECT_TRUE((*cluster)->WaitUntilIdle());
+    for (const ServerProcess* worker : {&(*cluster)->prefill(), &(*cluster)->decode()}) {
+      const auto description = worker->Describe();
+      ASSERT_TRUE(description.ok()) << description.status();
+      EXPECT_EQ(description->transport(), transport);
+      ASSERT_EQ(description->kv_peers_size(), 1);
+      EXPECT_EQ(description->kv_peers(0).transport(), transport);
+      EXPECT_EQ(description->kv_peers(0).carrier(), transport == "grpc" ? "grpc" : "tcp");
+      EXPECT_NE(description->kv_peers(0).reason(), "");
+    }
+  }
 }
 
 // T26: the rule counts the tokens that are not cached, and 512 itself is split.
@@ -157,7 +189,7 @@ TEST_F(PathEdgesTest, OneAndTwoTokens) {
         EXPECT_EQ(response.usage().completion_tokens(), max_tokens);
         EXPECT_EQ(response.choices(0).finish_reason(), v1::FINISH_REASON_LENGTH);
         const bool moved = max_tokens > 1 && path == v1::PATH_DISAGGREGATED;
-        EXPECT_EQ(response.timeline().transport(), moved ? "tcp" : "");
+        EXPECT_EQ(response.timeline().transport(), moved ? "mapped" : "");
       }
     }
   }

@@ -84,7 +84,9 @@ class PathEqualityTest : public testing::Test {
   }
 
   // Every case through a router with forced path.
-  static void CompleteAll(Cluster& cluster, v1::Path path) {
+  static void CompleteAll(Cluster& cluster,
+                          v1::Path path,
+                          const std::string& transport = "mapped") {
     for (const Case& one : cases_) {
       SCOPED_TRACE(one.name);
       v1::CompleteRequest request = one.request;
@@ -97,15 +99,17 @@ class PathEqualityTest : public testing::Test {
       EXPECT_EQ(response->usage().completion_tokens(), one.expected.size());
       EXPECT_EQ(response->timeline().path(), path);
       EXPECT_EQ(response->timeline().reason(), v1::ROUTE_REASON_REQUESTED);
-      EXPECT_EQ(response->timeline().transport(), path == v1::PATH_DISAGGREGATED ? "tcp" : "");
+      EXPECT_EQ(response->timeline().transport(), path == v1::PATH_DISAGGREGATED ? transport : "");
     }
     EXPECT_TRUE(cluster.WaitUntilIdle());
   }
 
-  static std::unique_ptr<Cluster> StartCluster(const std::string& prefix_cache) {
-    auto cluster = Cluster::Start({.model = *ExampleModel(),
-                                   .kv_pool_size = "256MiB",
-                                   .worker_flags = {"--prefix-cache", prefix_cache}});
+  static std::unique_ptr<Cluster> StartCluster(const std::string& prefix_cache,
+                                               const std::string& transport = "auto") {
+    auto cluster = Cluster::Start(
+        {.model = *ExampleModel(),
+         .kv_pool_size = "256MiB",
+         .worker_flags = {"--prefix-cache", prefix_cache, "--kv-transport", transport}});
     EXPECT_TRUE(cluster.ok()) << cluster.status();
     return cluster.ok() ? *std::move(cluster) : nullptr;
   }
@@ -115,15 +119,20 @@ class PathEqualityTest : public testing::Test {
 
 std::vector<PathEqualityTest::Case> PathEqualityTest::cases_;
 
-TEST_F(PathEqualityTest, DisaggregatedOverTcpAndColocated) {
-  const std::unique_ptr<Cluster> cluster = StartCluster("off");
-  ASSERT_NE(cluster, nullptr);
+TEST_F(PathEqualityTest, DisaggregatedOverEachTransportAndColocated) {
+  for (const std::string transport : {"tcp", "mapped", "grpc"}) {
+    SCOPED_TRACE(transport);
+    const std::unique_ptr<Cluster> cluster = StartCluster("off", transport);
+    ASSERT_NE(cluster, nullptr);
 
-  CompleteAll(*cluster, v1::PATH_DISAGGREGATED);
-  // T22: whatever of the prompts was not on the prefill side was not computed on the decode side
-  // either.
-  EXPECT_EQ(cluster->decode().Load().prefilled_tokens(), 0u);
-  CompleteAll(*cluster, v1::PATH_COLOCATED);
+    CompleteAll(*cluster, v1::PATH_DISAGGREGATED, transport);
+    // T22: whatever of the prompts was not on the prefill side was not computed on the decode side
+    // either.
+    EXPECT_EQ(cluster->decode().Load().prefilled_tokens(), 0u);
+    if (transport == "tcp") {
+      CompleteAll(*cluster, v1::PATH_COLOCATED);
+    }
+  }
 }
 
 // The third pass finds whole prompts in both caches, the second what the first has left in one.

@@ -41,8 +41,11 @@ const HandoffId kFetch = Named<HandoffId>(2);
 const InstanceId kUs = Named<InstanceId>(3);
 const InstanceId kThem = Named<InstanceId>(4);
 
-// Says only what it is told to say.
-class ScriptedTransport final : public Transport {
+constexpr std::uint32_t kTheirBlocks = 16;
+
+// Says only what it is told to say. Also reads the pool of whoever describes one, which is all
+// zeros.
+class ScriptedTransport final : public Transport, public PoolReader {
  public:
   explicit ScriptedTransport(TransportHandler& handler) : handler_(handler) {}
 
@@ -69,6 +72,37 @@ class ScriptedTransport final : public Transport {
   }
   std::optional<int> PrepareToSleep() override { return std::nullopt; }
   std::string CarrierOf(PeerId) const override { return "scripted"; }
+  std::vector<PoolReader*> readers() override { return {this}; }
+
+  TransportKind kind() const override { return TransportKind::kMapped; }
+  std::string Door() const override { return "ours"; }
+  absl::Status Open(PeerId peer, std::string_view door, std::uint64_t pool_bytes) override {
+    if (door != "theirs") {
+      return absl::FailedPreconditionError("another door");
+    }
+    pool_bytes_[peer] = pool_bytes;
+    return absl::OkStatus();
+  }
+  absl::Status Read(PeerId peer, PoolRead read) override {
+    if (!open_.contains(peer)) {
+      return absl::UnavailableError("closed");
+    }
+    ReceivePlan plan{.accept = true, .destinations = {}, .token = read.token};
+    std::size_t total = 0;
+    for (const PoolRange& range : read.ranges) {
+      BATON_CHECK(range.offset + range.destination.size() <= pool_bytes_.at(peer));
+      // Neighbours are read at once; here each piece is looked at by itself.
+      for (std::span<std::byte> rest = range.destination; !rest.empty();) {
+        const std::size_t piece = std::min<std::size_t>(rest.size(), kLayerBytes);
+        plan.destinations.push_back(rest.first(piece));
+        rest = rest.subspan(piece);
+        total += piece;
+      }
+    }
+    CheckPlan(plan, total);
+    arriving_.push_back({peer, std::move(plan), std::string(total, '\0')});
+    return absl::OkStatus();
+  }
 
   void Accept() { handler_.OnAccepted(Open()); }
   PeerId AnyPeer(FuzzInput& input) const {
@@ -178,6 +212,7 @@ class ScriptedTransport final : public Transport {
   TransportHandler& handler_;
   std::uint64_t next_peer_ = 1;
   std::map<PeerId, bool> open_;
+  std::map<PeerId, std::uint64_t> pool_bytes_;
   std::vector<PeerId> closing_;
   std::deque<std::pair<PeerId, TransferToken>> sent_;
   std::deque<Arriving> arriving_;
@@ -207,6 +242,36 @@ struct Pin final : RegionPin {
   int& alive;
 };
 
+wire::Welcome Greeting(InstanceId who, bool readable) {
+  wire::Welcome welcome{.instance = who, .pool_blocks = kTheirBlocks};
+  if (readable) {
+    welcome.doors.push_back({.kind = TransportKind::kMapped, .description = "theirs"});
+  }
+  return welcome;
+}
+
+wire::Ready InventReady(FuzzInput& input, HandoffId id, std::uint64_t epoch, std::uint32_t round) {
+  const bool right = input.Flip();
+  wire::Ready ready{
+      .handoff = id,
+      .epoch = epoch,
+      .round = round,
+      .sequence = input.Take<std::uint32_t>(),
+      .first_layer = static_cast<std::uint16_t>(right ? 0 : input.Below(kLayers + 1)),
+      .layer_count = static_cast<std::uint16_t>(right ? kLayers : input.Below(kLayers + 2))};
+  const int mask = right ? 0b1011 : input.Below(64);
+  for (std::uint32_t block = 0; block < 6; ++block) {
+    if ((mask >> block & 1) != 0) {
+      ready.blocks.push_back(
+          {.source = block,
+           .place = input.Below(8) == 0 ? input.Take<std::uint32_t>() : block + 3});
+    }
+  }
+  const std::string zeros(ready.blocks.size() * ready.layer_count * kLayerBytes, '\0');
+  ready.crc32c = Crc32c(zeros) + (input.Below(4) == 0 ? 1 : 0);
+  return ready;
+}
+
 // A message that makes sense more often than not.
 wire::Message Invent(FuzzInput& input) {
   const HandoffId ids[] = {kOffer, kFetch, HandoffId(), Named<HandoffId>(9)};
@@ -216,18 +281,23 @@ wire::Message Invent(FuzzInput& input) {
       input.Flip() ? (id == kOffer ? kOfferEpoch : kFetchEpoch) : epochs[input.Below(4)];
   const auto round = static_cast<std::uint32_t>(input.Below(4));
   const InstanceId who = input.Below(8) == 0 ? kUs : kThem;
-  switch (input.Below(9)) {
+  switch (input.Below(11)) {
     case 0:
       return wire::Hello{.instance = who};
     case 1:
-      return wire::Welcome{.instance = who};
+      return Greeting(who, input.Flip());
+    case 8:
+      return InventReady(input, id, epoch, round);
+    case 9:
+      return wire::Released{.handoff = id, .epoch = epoch};
     case 2: {
       wire::Fetch fetch{.handoff = id,
                         .epoch = epoch,
                         .round = round,
                         .first_layer = static_cast<std::uint16_t>(input.Below(4)),
                         .layer_count = static_cast<std::uint16_t>(input.Below(5)),
-                        .credit_bytes = input.Take<std::uint64_t>()};
+                        .credit_bytes = input.Take<std::uint64_t>(),
+                        .reads = static_cast<std::uint16_t>(input.Below(4))};
       for (int i = input.Below(4); i > 0; --i) {
         fetch.blocks.push_back({.first = static_cast<std::uint32_t>(input.Below(6)),
                                 .count = input.Flip() ? 1 : input.Take<std::uint32_t>()});
@@ -241,7 +311,8 @@ wire::Message Invent(FuzzInput& input) {
                             .messages = input.Take<std::uint32_t>(),
                             .bytes = input.Take<std::uint64_t>()};
     case 4:
-      return wire::Ack{.handoff = id, .epoch = epoch};
+      return wire::Ack{
+          .handoff = id, .epoch = epoch, .confirm = static_cast<std::uint16_t>(input.Below(2))};
     case 5:
       return wire::Cancel{.handoff = id, .epoch = epoch, .code = input.Take<std::uint16_t>()};
     case 6:
@@ -382,7 +453,7 @@ void Converse(FuzzInput input) {
                             .deadline = clock.Now() + std::chrono::seconds(20),
                             .sink = &ends});
   if (input.Below(8) != 0) {  // else the greetings are the fuzzer's too
-    transport->Control(PeerId(1), wire::Encode(wire::Welcome{.instance = kThem}));
+    transport->Control(PeerId(1), wire::Encode(Greeting(kThem, input.Flip())));
     transport->Accept();
     transport->Control(PeerId(2), wire::Encode(wire::Hello{.instance = kThem}));
   }

@@ -7,10 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kvtransfer/faulty/faulty_transport.h"
-#include "kvtransfer/inproc/inproc_transport.h"
-#include "kvtransfer/ucx/ucx_transport.h"
-#include "tests/kvtransfer/transfer_harness.h"
+#include "tests/kvtransfer/test_transports.h"
 
 namespace baton {
 
@@ -28,30 +25,25 @@ struct Outcome {
 
 class Faults : public testing::TestWithParam<std::string> {
  protected:
-  Faults() { ucx::SetDefaults(); }
+  NodeTransport Plain() { return transports_.Make(GetParam()); }
+  std::string NameInStats() const { return TestTransports::NameInStats(GetParam()); }
 
-  TransportFactory Plain() {
-    return GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
-  }
-  // Faults happen below staging, where the bytes are on their way.
-  NodeTransport Stage(TransportFactory transport) {
-    return GetParam().starts_with("staged_") ? Staged(std::move(transport))
-                                             : NodeTransport(std::move(transport));
-  }
-
-  virtual void SetTimes(TransferTimes&) {}
+  virtual void Adjust(TransferOptions&) {}
 
   // One handoff with `faults` on one side; whatever happens, both sides report one end and hold no
   // pin afterwards, and what is let go is never written again.
   Outcome HandOver(std::vector<faulty::Fault> faults, bool on_prefill_side) {
     const auto log = std::make_shared<faulty::FaultLog>();
-    const TransportFactory damaged = faulty::MakeTransport(Plain(), std::move(faults), log);
+    NodeTransport damaged = Plain();
+    damaged.around = [&](TransportFactory inner) {
+      return faulty::MakeTransport(std::move(inner), faults, log);
+    };
     const auto adjust = [this](TransferOptions& options) {
       options.messages_in_flight = 3;
-      SetTimes(options.times);
+      Adjust(options);
     };
-    Node prefill(Stage(on_prefill_side ? damaged : Plain()), adjust);
-    Node decode(Stage(on_prefill_side ? Plain() : damaged), adjust);
+    Node prefill(on_prefill_side ? damaged : Plain(), adjust);
+    Node decode(on_prefill_side ? Plain() : damaged, adjust);
     const HandoffId id = HandoffId::Make();
     const std::vector<BlockId> sources = Scattered(kFaultBlocks, 64, 7);
     const std::vector<BlockId> destinations = Scattered(kFaultBlocks, 64, 11);
@@ -110,7 +102,7 @@ class Faults : public testing::TestWithParam<std::string> {
         std::chrono::milliseconds(5)));
   }
 
-  std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
+  TestTransports transports_;
 };
 
 }  // namespace baton

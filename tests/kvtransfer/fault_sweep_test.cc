@@ -11,7 +11,8 @@ class FaultAtEachMessage : public Faults {
  protected:
   // Short, so that silence is soon noticed; the deadline stays long, so that it is rarely what ends
   // a handoff.
-  void SetTimes(TransferTimes& times) override {
+  void Adjust(TransferOptions& options) override {
+    TransferTimes& times = options.times;
     times.heartbeat = std::chrono::milliseconds(20);
     times.suspect = std::chrono::milliseconds(150);
     times.dead = std::chrono::milliseconds(400);
@@ -73,12 +74,12 @@ TEST_P(FaultAtEachMessage, DecodeSideMessageIsDamaged) {
 
 INSTANTIATE_TEST_SUITE_P(Transports,
                          FaultAtEachMessage,
-                         testing::Values("inproc", "ucx"),
-                         [](const auto& transport) { return transport.param; });
+                         testing::Values("inproc", "ucx", "grpc", "mapped", "mapped_ucx"),
+                         kTransportName);
 INSTANTIATE_TEST_SUITE_P(DevicePools,
                          FaultAtEachMessage,
                          testing::Values("staged_inproc", "staged_ucx"),
-                         [](const auto& transport) { return transport.param; });
+                         kTransportName);
 
 }  // namespace
 }  // namespace baton

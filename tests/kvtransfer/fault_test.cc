@@ -69,12 +69,12 @@ TEST_P(Faults, DelayedMessagesChangeNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Transports,
                          Faults,
-                         testing::Values("inproc", "ucx"),
-                         [](const auto& transport) { return transport.param; });
+                         testing::Values("inproc", "ucx", "grpc"),
+                         kTransportName);
 INSTANTIATE_TEST_SUITE_P(DevicePools,
                          Faults,
                          testing::Values("staged_inproc", "staged_ucx"),
-                         [](const auto& transport) { return transport.param; });
+                         kTransportName);
 
 }  // namespace
 }  // namespace baton

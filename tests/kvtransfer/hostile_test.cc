@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "common/crc32c.h"
-#include "kvtransfer/inproc/inproc_transport.h"
-#include "kvtransfer/ucx/ucx_transport.h"
 #include "tests/kvtransfer/raw_peer.h"
+#include "tests/kvtransfer/test_transports.h"
 
 namespace baton {
 namespace {
@@ -12,16 +11,11 @@ namespace {
 // never fatal, and no byte outside the leased blocks of the handoff changes.
 class Hostile : public testing::TestWithParam<std::string> {
  protected:
-  Hostile() { ucx::SetDefaults(); }
+  TransportFactory Factory() { return transports_.Messages(GetParam()); }
 
-  TransportFactory Factory() {
-    return GetParam().ends_with("ucx") ? ucx::MakeTransport({}) : inproc::MakeTransport(hub_);
-  }
-  NodeTransport NodeFactory() {
-    return GetParam().starts_with("staged_") ? Staged(Factory()) : NodeTransport(Factory());
-  }
+  NodeTransport NodeFactory() { return transports_.Make(GetParam()); }
 
-  std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
+  TestTransports transports_;
 };
 
 // A decode-side node that fetches from a hostile prefill side.
@@ -288,6 +282,10 @@ TEST_P(HostileDecode, FetchesThatDoNotFitAreDropped) {
                   f.layer_count = 0xffff;
                 }),
                 DropReason::kBadLayers);
+  // Ways to read that were not offered, or do not exist.
+  for (const std::uint16_t reads : {1, 2, 3, 0xffff}) {
+    ExpectDropped(with([&](wire::Fetch& f) { f.reads = reads; }), DropReason::kUnexpected);
+  }
   ExpectDropped(wire::Ack{.handoff = id_, .epoch = 5}, DropReason::kUnexpected);
   ExpectDropped(wire::Ack{.handoff = id_, .epoch = 4}, DropReason::kWrongEpoch);
   ExpectDropped(wire::Ack{.handoff = HandoffId::Make(), .epoch = 5}, DropReason::kUnknownHandoff);
@@ -354,17 +352,22 @@ TEST_P(HostileDecode, NothingIsServedBeforeTheGreeting) {
   ASSERT_TRUE(silent.Until([&] { return silent.Last<wire::Error>() != nullptr; }));
 }
 
-const auto kName = [](const auto& transport) { return transport.param; };
-INSTANTIATE_TEST_SUITE_P(Transports, HostilePrefill, testing::Values("inproc", "ucx"), kName);
-INSTANTIATE_TEST_SUITE_P(Transports, HostileDecode, testing::Values("inproc", "ucx"), kName);
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         HostilePrefill,
+                         testing::Values("inproc", "ucx", "grpc"),
+                         kTransportName);
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         HostileDecode,
+                         testing::Values("inproc", "ucx", "grpc"),
+                         kTransportName);
 INSTANTIATE_TEST_SUITE_P(DevicePools,
                          HostilePrefill,
                          testing::Values("staged_inproc", "staged_ucx"),
-                         kName);
+                         kTransportName);
 INSTANTIATE_TEST_SUITE_P(DevicePools,
                          HostileDecode,
                          testing::Values("staged_inproc", "staged_ucx"),
-                         kName);
+                         kTransportName);
 
 }  // namespace
 }  // namespace baton

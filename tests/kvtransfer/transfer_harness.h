@@ -1,5 +1,9 @@
 #pragma once
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -12,6 +16,9 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "common/check.h"
+#include "common/file.h"
+#include "kvtransfer/mapped/mapped_transport.h"
 #include "kvtransfer/staged/staged_transport.h"
 #include "kvtransfer/transfer_service.h"
 #include "tests/kvtransfer/fake_device.h"
@@ -31,23 +38,72 @@ inline KvLayout SmallLayout() {
           .layer_bytes = 1040};
 }
 
+// Memory of a pool as a worker has it where peers may map it.
+class TestPoolFile {
+ public:
+  explicit TestPoolFile(std::size_t pool_bytes)
+      : pool_bytes_(pool_bytes),
+        file_bytes_((pool_bytes + mapped::kCookieBytes + 4095) / 4096 * 4096),
+        fd_(memfd_create("baton-test-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    BATON_CHECK(ftruncate(fd_.get(), static_cast<off_t>(file_bytes_)) == 0 &&
+                fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    void* base = mmap(nullptr, file_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    BATON_CHECK(base != MAP_FAILED);
+    base_ = static_cast<std::byte*>(base);
+  }
+  ~TestPoolFile() { munmap(base_, file_bytes_); }
+  TestPoolFile(const TestPoolFile&) = delete;
+  TestPoolFile& operator=(const TestPoolFile&) = delete;
+
+  mapped::PoolFile file() const {
+    return {.fd = fd_.get(), .base = base_, .pool_bytes = pool_bytes_, .file_bytes = file_bytes_};
+  }
+
+ private:
+  const std::size_t pool_bytes_;
+  const std::size_t file_bytes_;
+  const UniqueFd fd_;
+  std::byte* base_ = nullptr;
+};
+
+// What a node's service is made with: a transport for messages, beside it perhaps the mapping of
+// pools, around both perhaps one that damages, and around that perhaps staging.
+struct NodeTransport {
+  // NOLINTNEXTLINE(google-explicit-constructor): a plain transport is the usual case
+  NodeTransport(TransportFactory factory) : messages(std::move(factory)) {}
+
+  TransportFactory messages;
+  bool mapped = false;
+  std::function<TransportFactory(TransportFactory)> around;
+  std::function<TransportFactory(TransportFactory)> outermost;
+  MemoryKind pool_kind = MemoryKind::kHost;
+
+  // All of it but the mapping, which needs a pool.
+  TransportFactory All() const {
+    TransportFactory factory = around ? around(messages) : messages;
+    return outermost ? outermost(std::move(factory)) : factory;
+  }
+};
+
 // A pool whose bytes tell block, layer and place, or a canary where nothing has been written.
 class TestPool {
  public:
-  TestPool(KvLayout layout, int blocks)
+  TestPool(KvLayout layout, int blocks, bool in_file = false)
       : layout_(std::move(layout)),
         blocks_(blocks),
-        bytes_(layout_.block_bytes() * static_cast<std::size_t>(blocks)) {
-    std::fill(bytes_.begin(), bytes_.end(), kCanary);
+        memory_(in_file ? 0 : size_bytes()),
+        file_(in_file ? std::make_unique<TestPoolFile>(size_bytes()) : nullptr),
+        base_(in_file ? file_->file().base : memory_.data()) {
+    std::fill_n(base_, size_bytes(), kCanary);
   }
 
   static constexpr std::byte kCanary{0xc5};
 
-  PoolRegion region() { return {.base = bytes_.data(), .layout = layout_, .blocks = blocks_}; }
+  PoolRegion region() { return {.base = base_, .layout = layout_, .blocks = blocks_}; }
   // The same bytes on a device.
   PoolRegion device_region() {
     if (device_ == nullptr) {
-      device_ = std::make_unique<FakeDeviceMemory>(bytes_);
+      device_ = std::make_unique<FakeDeviceMemory>(std::span(base_, size_bytes()));
     }
     return {.base = device_->address(),
             .layout = layout_,
@@ -55,7 +111,8 @@ class TestPool {
             .kind = MemoryKind::kCudaDevice};
   }
   const KvLayout& layout() const { return layout_; }
-  std::byte* block(BlockId id) { return bytes_.data() + id.value() * layout_.block_bytes(); }
+  std::byte* block(BlockId id) { return base_ + id.value() * layout_.block_bytes(); }
+  const TestPoolFile* file() const { return file_.get(); }
 
   // What `seed`, a name for the content, puts into a block.
   std::vector<std::byte> Content(std::uint64_t seed) const {
@@ -83,29 +140,29 @@ class TestPool {
   }
 
  private:
+  std::size_t size_bytes() const {
+    return layout_.block_bytes() * static_cast<std::size_t>(blocks_);
+  }
+
   KvLayout layout_;
   int blocks_;
-  std::vector<std::byte> bytes_;
+  std::vector<std::byte> memory_;
+  std::unique_ptr<TestPoolFile> file_;
+  std::byte* base_;  // in one of the two
   std::unique_ptr<FakeDeviceMemory> device_;
-};
-
-// How a node moves blocks, and where its pool is.
-struct NodeTransport {
-  // NOLINTNEXTLINE(google-explicit-constructor): a plain transport is the usual case
-  NodeTransport(TransportFactory make, MemoryKind kind = MemoryKind::kHost)
-      : factory(std::move(make)), pool_kind(kind) {}
-
-  TransportFactory factory;
-  MemoryKind pool_kind;
 };
 
 // `inner` for a pool in device memory, by way of slots so few and small that each message of a
 // Node takes several and most wait for them.
 inline NodeTransport Staged(TransportFactory inner,
                             std::shared_ptr<FakeCopies> copies = std::make_shared<FakeCopies>()) {
-  return {staged::MakeTransport(std::move(inner), MakeFakeCopier(std::move(copies)),
-                                {.slot_bytes = 6000, .send_slots = 4, .receive_slots = 5}),
-          MemoryKind::kCudaDevice};
+  NodeTransport transport(std::move(inner));
+  transport.pool_kind = MemoryKind::kCudaDevice;
+  transport.outermost = [copies = std::move(copies)](TransportFactory messages) {
+    return staged::MakeTransport(std::move(messages), MakeFakeCopier(copies),
+                                 {.slot_bytes = 6000, .send_slots = 4, .receive_slots = 5});
+  };
+  return transport;
 }
 
 class CountingPin final : public RegionPin {
@@ -219,7 +276,11 @@ struct Node {
                 const std::function<void(TransferOptions&)>& adjust = nullptr,
                 KvLayout layout = SmallLayout(),
                 int blocks = 64)
-      : pool(std::move(layout), blocks), offers(pins) {
+      : pool(std::move(layout), blocks, transport.mapped), offers(pins) {
+    if (transport.mapped) {
+      transport.messages =
+          mapped::MakeTransport(std::move(transport.messages), pool.file()->file());
+    }
     options.instance = InstanceId::Make();
     options.pool = transport.pool_kind == MemoryKind::kHost ? pool.region() : pool.device_region();
     options.message_bytes = 16 * 1024;  // three small blocks: several messages for each handoff
@@ -228,7 +289,7 @@ struct Node {
       adjust(options);
     }
     absl::StatusOr<std::unique_ptr<TransferService>> started =
-        TransferService::Start(options, std::move(transport.factory));
+        TransferService::Start(options, transport.All());
     if (started.ok()) {
       service = *std::move(started);
     } else {

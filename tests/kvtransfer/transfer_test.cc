@@ -2,11 +2,7 @@
 
 #include <thread>
 
-#include "kvtransfer/faulty/faulty_transport.h"
-#include "kvtransfer/inproc/inproc_transport.h"
-#include "kvtransfer/ucx/ucx_transport.h"
-#include "tests/kvtransfer/transfer_harness.h"
-#include "tests/kvtransfer/ucx_under_test.h"
+#include "tests/kvtransfer/test_transports.h"
 
 namespace baton {
 namespace {
@@ -15,25 +11,33 @@ namespace {
 class Transfer : public testing::TestWithParam<std::string> {
  protected:
   NodeTransport Factory() {
-    ucx::SetDefaults();
-    const bool faulty = GetParam().starts_with("faulty_");
-    TransportFactory plain =
-        GetParam().ends_with("ucx") ? MakeUcxUnderTest() : inproc::MakeTransport(hub_);
-    if (GetParam().starts_with("staged_")) {
-      return Staged(plain);
+    constexpr std::string_view kFaulty = "faulty_";
+    const std::string name = GetParam();
+    if (!name.starts_with(kFaulty)) {
+      return transports_.Make(name);
     }
+    NodeTransport transport = transports_.Make(name.substr(kFaulty.size()));
     // Late and overtaken pieces, to which nothing may be sensitive.
-    return faulty ? faulty::MakeTransport(plain, {{.action = faulty::FaultAction::kDelay,
-                                                   .type = wire::MessageType::kData,
-                                                   .first = 1,
-                                                   .count = 2}})
-                  : plain;
+    transport.around = [](TransportFactory inner) {
+      const auto delay = [](wire::MessageType type) {
+        return faulty::Fault{
+            .action = faulty::FaultAction::kDelay, .type = type, .first = 1, .count = 2};
+      };
+      return faulty::MakeTransport(std::move(inner), {delay(wire::MessageType::kData)});
+    };
+    return transport;
+  }
+  void SetUp() override {
+    if (GetParam() == "rdma" && !ucx::WhyNoRdma().empty()) {
+      GTEST_SKIP() << ucx::WhyNoRdma() << ": tests/rdma runs this on a machine that has one";
+    }
   }
   std::string Carrier() const {
-    return GetParam().ends_with("ucx") ? UcxCarrierUnderTest() : "inproc";
+    const std::string name = GetParam();
+    return TestTransports::NameInStats(name.substr(name.starts_with("faulty_") ? 7 : 0));
   }
 
-  std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
+  TestTransports transports_;
 };
 
 TEST_P(Transfer, MovesScatteredBlocksByteForByte) {
@@ -495,12 +499,22 @@ TEST_P(Transfer, BlocksThatAreNotOfferedAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Transports,
                          Transfer,
-                         testing::Values("inproc", "ucx", "faulty_inproc", "faulty_ucx"),
-                         [](const auto& transport) { return transport.param; });
+                         testing::Values("inproc",
+                                         "ucx",
+                                         "grpc",
+                                         "mapped",
+                                         "mapped_ucx",
+                                         "mapped_grpc",
+                                         "faulty_inproc",
+                                         "faulty_ucx",
+                                         "faulty_grpc",
+                                         "faulty_mapped"),
+                         kTransportName);
+INSTANTIATE_TEST_SUITE_P(Rdma, Transfer, testing::Values("rdma"), kTransportName);
 INSTANTIATE_TEST_SUITE_P(DevicePools,
                          Transfer,
                          testing::Values("staged_inproc", "staged_ucx"),
-                         [](const auto& transport) { return transport.param; });
+                         kTransportName);
 
 }  // namespace
 }  // namespace baton

@@ -1,10 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "kvtransfer/faulty/faulty_transport.h"
-#include "kvtransfer/inproc/inproc_transport.h"
-#include "kvtransfer/ucx/ucx_transport.h"
+#include "kvtransfer/transport_set.h"
 #include "tests/kvtransfer/raw_peer.h"
-#include "tests/kvtransfer/ucx_under_test.h"
+#include "tests/kvtransfer/test_transports.h"
 
 namespace baton {
 namespace {
@@ -12,15 +10,21 @@ namespace {
 // What every transport promises to its handler.
 class TransportContract : public testing::TestWithParam<std::string> {
  protected:
-  TransportContract() { ucx::SetDefaults(); }
-
   TransportFactory Factory() {
-    const TransportFactory plain =
-        GetParam().ends_with("ucx") ? MakeUcxUnderTest() : inproc::MakeTransport(hub_);
-    if (GetParam().starts_with("staged_")) {
-      return Staged(plain).factory;
+    const std::string name = GetParam();
+    const auto rest = [&](std::string_view prefix) {
+      return transports_.Messages(name.substr(prefix.size()));
+    };
+    if (name.starts_with("faulty_")) {
+      return faulty::MakeTransport(rest("faulty_"), {});
     }
-    return GetParam().starts_with("faulty_") ? faulty::MakeTransport(plain, {}) : plain;
+    if (name.starts_with("set_")) {
+      return MakeTransportSet({rest("set_")});
+    }
+    if (name.starts_with("mapped_")) {
+      return mapped::MakeTransport(rest("mapped_"), std::nullopt);
+    }
+    return transports_.Make(name).All();
   }
 
   // Progresses both until `condition` holds.
@@ -32,7 +36,7 @@ class TransportContract : public testing::TestWithParam<std::string> {
     });
   }
 
-  std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
+  TestTransports transports_;
 };
 
 std::vector<std::byte> Pattern(std::size_t size) {
@@ -278,20 +282,27 @@ TEST_P(TransportContract, RefusesDeviceMemoryAndBadAddresses) {
   EXPECT_EQ(peer.transport->RegisterRegion({&byte, 1, MemoryKind::kCudaDevice}).code(),
             GetParam().starts_with("staged_") ? absl::StatusCode::kOk
                                               : absl::StatusCode::kFailedPrecondition);
-  for (const char* address :
-       {"", "nowhere", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "a.host.name:80"}) {
+  for (const char* address : {"", "nowhere", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999",
+                              "a.host.name:80", "rdma:127.0.0.1:80", "grpc:", "grpc::80"}) {
     EXPECT_FALSE(peer.transport->Connect(address).ok()) << address;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports,
                          TransportContract,
-                         testing::Values("inproc", "ucx", "faulty_inproc"),
-                         [](const auto& transport) { return transport.param; });
+                         testing::Values("inproc",
+                                         "ucx",
+                                         "grpc",
+                                         "faulty_inproc",
+                                         "set_inproc",
+                                         "set_ucx",
+                                         "set_grpc",
+                                         "mapped_inproc"),
+                         kTransportName);
 INSTANTIATE_TEST_SUITE_P(DevicePools,
                          TransportContract,
-                         testing::Values("staged_inproc", "staged_ucx"),
-                         [](const auto& transport) { return transport.param; });
+                         testing::Values("staged_inproc", "staged_ucx", "staged_grpc"),
+                         kTransportName);
 
 TEST(UcxTransport, ReportsAConnectionNobodyAnswers) {
   ucx::SetDefaults();

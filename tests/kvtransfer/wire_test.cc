@@ -43,25 +43,37 @@ std::vector<Golden> Goldens() {
        "0100"
        "30000000" +
            greeting_hex},
-      {Welcome{Counting<InstanceId>(0xa0), CountingDigest(0x30)},
+      {Welcome{.instance = Counting<InstanceId>(0xa0),
+               .layout_fingerprint = CountingDigest(0x30),
+               .pool_blocks = 64,
+               .messages = 1,
+               .doors = {{.kind = TransportKind::kMapped, .description = "ab"}}},
        "0200"
-       "30000000" +
-           greeting_hex},
+       "42000000" +
+           greeting_hex +
+           "40000000"
+           "0100"
+           "01000000"
+           "0200"
+           "02000000"
+           "6162"},
       {Fetch{.handoff = handoff,
              .epoch = 0x0102030405060708,
              .round = 1,
              .first_layer = 0,
              .layer_count = 30,
              .credit_bytes = 0x2000000,
+             .reads = 1,
              .blocks = {{.first = 3, .count = 250}, {.first = 260, .count = 1}}},
        "0300"
-       "3c000000" +
+       "3e000000" +
            handoff_hex +
            "0807060504030201"
            "01000000"
            "0000"
            "1e00"
            "0000000200000000"
+           "0100"
            "02000000"
            "03000000fa000000"
            "0401000001000000"},
@@ -93,8 +105,34 @@ std::vector<Golden> Goldens() {
            "01000000"
            "20000000"
            "0000a00500000000"},
-      {Ack{.handoff = handoff, .epoch = 7},
+      {Ready{.handoff = handoff,
+             .epoch = 7,
+             .round = 2,
+             .sequence = 9,
+             .first_layer = 4,
+             .layer_count = 2,
+             .crc32c = 0xdeadbeef,
+             .blocks = {{.source = 5, .place = 60}}},
+       "0b00"
+       "34000000" +
+           handoff_hex +
+           "0700000000000000"
+           "02000000"
+           "09000000"
+           "0400"
+           "0200"
+           "efbeadde"
+           "01000000"
+           "05000000"
+           "3c000000"},
+      {Ack{.handoff = handoff, .epoch = 7, .confirm = 1},
        "0600"
+       "1a000000" +
+           handoff_hex +
+           "0700000000000000"
+           "0100"},
+      {Released{.handoff = handoff, .epoch = 7},
+       "0c00"
        "18000000" +
            handoff_hex + "0700000000000000"},
       {Cancel{.handoff = handoff, .epoch = 7, .code = 4},
@@ -128,7 +166,7 @@ TEST(Wire, BytesAreTheOnesWrittenDown) {
   for (const Golden& golden : Goldens()) {
     EXPECT_EQ(ToHex(Encode(golden.message)),
               "424b5654"
-              "0100" +
+              "0200" +
                   golden.hex);
   }
 }
@@ -199,7 +237,7 @@ TEST(Wire, NamesBothVersionsOfAnotherProtocol) {
   bytes[4] = 9;
   const absl::Status refused = Decode(bytes).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(refused.message().find("ours 1, theirs 9"), absl::string_view::npos) << refused;
+  EXPECT_NE(refused.message().find("ours 2, theirs 9"), absl::string_view::npos) << refused;
 }
 
 TEST(Wire, RefusesUnknownTypesAndOtherProtocols) {

@@ -8,6 +8,7 @@ import re
 import sys
 
 CARRIER = "rc_verbs"
+TRANSPORT = "rdma"  # what auto takes there
 EXPECTED_TESTS = ["rc_v,self", "rc_v,tcp,self"]
 
 
@@ -40,13 +41,15 @@ def check_completion(console: str, here: dict) -> list[str]:
     answer = json.loads(line.group(1))
     timeline = answer["timeline"]
     problems = []
-    if timeline["path"] != "PATH_DISAGGREGATED" or timeline["transport"] != CARRIER:
-        problems.append(f"the completion went by {timeline['path']} and {timeline['transport']!r}, not {CARRIER}")
+    if timeline["path"] != "PATH_DISAGGREGATED" or timeline["transport"] != TRANSPORT:
+        problems.append(f"the completion went by {timeline['path']} and {timeline['transport']!r}, not {TRANSPORT}")
+    if not re.search(rf"^BATON peer.connected .*transport={TRANSPORT} carrier={CARRIER} ", console, re.MULTILINE):
+        problems.append(f"no endpoint reports {TRANSPORT} over {CARRIER}")
     ours, theirs = tokens_of(here), tokens_of(answer)
     if not ours or ours != theirs:
         problems.append(f"other tokens than in one process here: {ours} here, {theirs} there")
     else:
-        print(f"completion: {len(ours)} tokens, the same as in one process here; carried by {timeline['transport']}")
+        print(f"completion: {len(ours)} tokens, the same as in one process here; read by {TRANSPORT} over {CARRIER}")
     return problems
 
 

@@ -136,12 +136,10 @@ inline std::unique_ptr<WorkerCore> MakeCore(const std::string& model_file,
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   auto chosen = CreateBackend({.device = device});
   EXPECT_TRUE(chosen.ok()) << chosen.status();
-  auto core = WorkerCore::Create({.role = role,
-                                  .engine = engine,
-                                  .pool_kind = MemoryKindOf(chosen->device),
-                                  .transport = "inproc"},
-                                 *std::move(checkpoint), std::move(chosen->backend),
-                                 StageFor(chosen->device, std::move(transport)));
+  auto core = WorkerCore::Create(
+      {.role = role, .engine = engine, .pool_kind = MemoryKindOf(chosen->device)},
+      *std::move(checkpoint), std::move(chosen->backend),
+      StageFor(chosen->device, std::move(transport)));
   EXPECT_TRUE(core.ok()) << core.status();
   return *std::move(core);
 }

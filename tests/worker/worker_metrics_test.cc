@@ -36,8 +36,11 @@ StepStatistics MixedStep() {
 }
 
 // As Prometheus reads it, a line a sample.
-std::set<std::string> Lines(const WorkerMetrics& metrics, const EngineLoad& load) {
-  const auto families = metrics.MakeCollectable([load] { return load; })->Collect();
+std::set<std::string> Lines(const WorkerMetrics& metrics,
+                            const EngineLoad& load,
+                            const TransferStats& transfer = {}) {
+  const auto families =
+      metrics.MakeCollectable([load] { return load; }, [transfer] { return transfer; })->Collect();
   const std::string text = prometheus::TextSerializer().Serialize(families);
   std::set<std::string> lines;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -68,6 +71,29 @@ TEST(WorkerMetrics, StepsAddUp) {
         "baton_step_operation_seconds_total{operation=\"other\",model_name=\"tiny\"} 0.003",
         "baton_step_seconds_count{model_name=\"tiny\"} 2",
         "baton_step_seconds_sum{model_name=\"tiny\"} 0.02"}) {
+    EXPECT_TRUE(lines.contains(line)) << line;
+  }
+}
+
+// Whatever a peer is called, the labels are fixed words.
+TEST(WorkerMetrics, TransportsAreCountedByKind) {
+  TransferStats transfer;
+  transfer.landed = {1, 2, 3, 4};
+  transfer.moves = 5;
+  transfer.dropped[static_cast<std::size_t>(DropReason::kReplayed)] = 6;
+  transfer.thread_time = milliseconds(7);
+  transfer.peers = std::make_shared<std::vector<PeerTransport>>(
+      std::vector<PeerTransport>{{.transport = "mapped"}, {.transport = "rc_verbs"}});
+  const std::set<std::string> lines = Lines(WorkerMetrics("tiny"), {}, transfer);
+  for (const char* line :
+       {"baton_kv_transport_handoffs_total{transport=\"rdma\",model_name=\"tiny\"} 1",
+        "baton_kv_transport_handoffs_total{transport=\"grpc\",model_name=\"tiny\"} 4",
+        "baton_kv_transport_peers{transport=\"mapped\",model_name=\"tiny\"} 1",
+        "baton_kv_transport_peers{transport=\"tcp\",model_name=\"tiny\"} 1",
+        "baton_kv_transport_peers{transport=\"grpc\",model_name=\"tiny\"} 0",
+        "baton_kv_transport_moves_total{model_name=\"tiny\"} 5",
+        "baton_kv_dropped_messages_total{reason=\"replayed\",model_name=\"tiny\"} 6",
+        "baton_kv_transfer_thread_seconds_total{thread=\"transfer\",model_name=\"tiny\"} 0.007"}) {
     EXPECT_TRUE(lines.contains(line)) << line;
   }
 }

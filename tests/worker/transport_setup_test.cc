@@ -1,0 +1,65 @@
+#include "worker/transport_setup.h"
+
+#include <gtest/gtest.h>
+
+#include "kvtransfer/ucx/ucx_transport.h"
+
+namespace baton {
+namespace {
+
+using Kind = TransportKind;
+
+WorkerFlags Asking(const std::string& transport) {
+  WorkerFlags flags;
+  flags.kv_transport = transport;
+  return flags;
+}
+
+// T55: what the machine lacks is refused at start, and the message says what.
+TEST(TransportSetup, RefusesWhatIsForcedAndAbsentHere) {
+  ucx::SetDefaults();
+  const std::string no_rdma = ucx::WhyNoRdma();
+  const absl::Status rdma = SetUpTransport(Asking("rdma"), v1::ROLE_PREFILL, true).status();
+  EXPECT_EQ(rdma.ok(), no_rdma.empty()) << rdma;
+  if (!no_rdma.empty()) {
+    EXPECT_EQ(rdma.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(rdma.message().find("rdma is not to be had here: no RDMA device"),
+              absl::string_view::npos)
+        << rdma;
+  }
+  const absl::Status mapped = SetUpTransport(Asking("mapped"), v1::ROLE_PREFILL, false).status();
+  EXPECT_EQ(mapped.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(mapped.message().find("device memory"), absl::string_view::npos) << mapped;
+}
+
+TEST(TransportSetup, OnlyAPrefillWorkerThatMayBeMappedHasItsPoolInAFile) {
+  ucx::SetDefaults();
+  const auto has_file = [](const std::string& transport, v1::Role role) {
+    const absl::StatusOr<TransportSetup> setup = SetUpTransport(Asking(transport), role, true);
+    EXPECT_TRUE(setup.ok()) << setup.status();
+    return setup->allocate_pool != nullptr;
+  };
+  EXPECT_TRUE(has_file("auto", v1::ROLE_PREFILL));
+  EXPECT_TRUE(has_file("mapped", v1::ROLE_PREFILL));
+  EXPECT_FALSE(has_file("tcp", v1::ROLE_PREFILL));
+  EXPECT_FALSE(has_file("grpc", v1::ROLE_PREFILL));
+  EXPECT_FALSE(has_file("auto", v1::ROLE_DECODE));
+}
+
+TEST(TransportSetup, APairNeedsATransportThatBothAllow) {
+  const TransportPolicy all{.forced = {}, .absent = {{Kind::kRdma, "no device"}}};
+  const TransportPolicy tcp{.forced = Kind::kTcp, .absent = {}};
+  EXPECT_EQ(AllowedTransports(all), (std::vector<std::string>{"mapped", "tcp", "grpc"}));
+  EXPECT_EQ(AllowedTransports(tcp), (std::vector<std::string>{"tcp"}));
+  EXPECT_TRUE(CheckTransports(all, {"tcp"}).ok());
+  EXPECT_TRUE(CheckTransports(tcp, AllowedTransports(all)).ok());
+  EXPECT_TRUE(CheckTransports(tcp, {}).ok());
+  const absl::Status refused = CheckTransports(tcp, {"grpc", "carrier pigeon"});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("ours tcp; theirs grpc, carrier pigeon"),
+            absl::string_view::npos)
+      << refused;
+}
+
+}  // namespace
+}  // namespace baton
