@@ -22,6 +22,13 @@ absl::StatusOr<ChosenBackend> OnDevice(std::unique_ptr<cuda::Device> device, std
       .backend = std::move(backend), .device = borrowed, .reason = std::move(reason)};
 }
 
+// FAILED_PRECONDITION where there is no GPU, or not what it takes to use it.
+absl::StatusOr<ChosenBackend> OnGpu() {
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> gpu, OpenGpu());
+  const std::string name = gpu->info().name;
+  return OnDevice(std::move(gpu), absl::StrCat("found ", name));
+}
+
 absl::Status WithFlag(const char* device, const absl::Status& status) {
   return {status.code(), absl::StrCat("device ", device, ": ", std::string(status.message()))};
 }
@@ -45,16 +52,17 @@ absl::StatusOr<ChosenBackend> CreateBackend(const BackendOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("device: '", options.device, "' is none of auto, cpu, cuda and emulated"));
   }
-  absl::StatusOr<std::unique_ptr<cuda::Device>> gpu = OpenGpu();
-  if (gpu.ok()) {
-    const std::string name = (*gpu)->info().name;
-    return OnDevice(*std::move(gpu),
-                    absl::StrCat(name, options.device == "auto" ? ": found" : ": asked for"));
+  absl::StatusOr<ChosenBackend> chosen = OnGpu();
+  if (chosen.ok()) {
+    return chosen;
   }
   if (options.device == "cuda") {
-    return WithFlag("cuda", gpu.status());
+    return WithFlag("cuda", chosen.status());
   }
-  return OnCpu(options.cpu, absl::StrCat("no GPU: ", std::string(gpu.status().message())));
+  if (!absl::IsFailedPrecondition(chosen.status())) {
+    return WithFlag("auto", chosen.status());
+  }
+  return OnCpu(options.cpu, absl::StrCat("no GPU: ", std::string(chosen.status().message())));
 }
 
 }  // namespace baton

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <string>
 #include <utility>
@@ -101,6 +102,8 @@ class CudaBackend final : public Backend {
     return 2 * Size(kv_heads) * Size(kBlockTokens) * Size(head_dim) * kElementBytes;
   }
 
+  // After buffers may have grown: Memory answers on any thread.
+  void NoteWorkspace();
   // Scratch of at least so many floats.
   absl::Status Ensure(DeviceBuffer<float>& scratch, std::size_t floats);
   absl::Status Launched(LaunchCode code, const char* what) const {
@@ -127,6 +130,7 @@ class CudaBackend final : public Backend {
   DeviceBuffer<float> gate_up_;   // [T, 2F]
   DeviceBuffer<float> partials_;  // of decode attention
   std::map<StepProgram, StepLimits> programs_;
+  std::atomic<std::size_t> workspace_bytes_{0};
 };
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(std::unique_ptr<Device> device) {
@@ -138,6 +142,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(std::unique_ptr<Dev
   ASSIGN_OR_RETURN(UploadRing ring, UploadRing::Create(*backend->device_, backend->stream_));
   backend->ring_ = std::make_unique<UploadRing>(std::move(ring));
   ASSIGN_OR_RETURN(backend->gemm_, backend->device_->CreateGemm());
+  backend->NoteWorkspace();
   return backend;
 }
 
@@ -156,10 +161,13 @@ absl::StatusOr<MemoryBudget> CudaBackend::Memory() {
   const std::size_t reserve =
       std::clamp(device_->info().memory_bytes / 32, kLeastReserveBytes, kMostReserveBytes);
   return MemoryBudget{.free_bytes = free,
-                      .workspace_bytes = gemm_->workspace_bytes() + gate_up_.size_bytes() +
-                                         partials_.size_bytes() + token_choice_.bytes() +
-                                         runner_.bytes(),
+                      .workspace_bytes = workspace_bytes_.load(),
                       .default_pool_bytes = free > reserve ? free - reserve : 0};
+}
+
+void CudaBackend::NoteWorkspace() {
+  workspace_bytes_.store(gemm_->workspace_bytes() + gate_up_.size_bytes() + partials_.size_bytes() +
+                         token_choice_.bytes() + runner_.bytes());
 }
 
 absl::Status CudaBackend::Ensure(DeviceBuffer<float>& scratch, std::size_t floats) {
@@ -190,6 +198,7 @@ absl::StatusOr<StepProgram> CudaBackend::PrepareSteps(const StepLimits& limits) 
   constexpr std::size_t kBlocksOfRow = 256;
   RETURN_IF_ERROR(runner_.Reserve(rows * kIntsOfRow + Size(limits.logit_rows) * kBlocksOfRow + 64));
   RETURN_IF_ERROR(token_choice_.Reserve(limits.logit_rows, limits.vocabulary));
+  NoteWorkspace();
   const StepProgram program(static_cast<std::uint32_t>(programs_.size()) + 1);
   programs_.emplace(program, limits);
   return program;
@@ -215,7 +224,10 @@ absl::Status CudaBackend::RunStep(const StepInputs& inputs,
   }
   const StepLimits& limits = found->second;
   RETURN_IF_ERROR(ValidateValues(inputs, limits));
-  return runner_.Run(inputs, TileRows(limits.heads, limits.kv_heads), operations);
+  const absl::Status status =
+      runner_.Run(inputs, TileRows(limits.heads, limits.kv_heads), operations);
+  NoteWorkspace();
+  return status;
 }
 
 absl::StatusOr<const CudaPackedWeight*> CudaBackend::OwnWeight(const char* op,
