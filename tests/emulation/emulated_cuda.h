@@ -4,9 +4,11 @@
 // CUDA's names that Baton's kernels use. It may be included by kernels only: it defines names
 // without a namespace.
 //
-// Shared arrays are written `alignas(16) __shared__ float tile[...]`: one block runs at a time on
-// an OS thread, so they are thread_local. They keep what the block before left in them; memory of
-// DynamicShared() starts as NaN.
+// Shared arrays are written `alignas(16) __shared__ float tile[...]`: one block runs at a time in a
+// process, so they are static. (Not thread_local: as much of that as all kernels' arrays together
+// is taken from the stack of every thread of the program, and a library that asks for small stacks
+// gets no thread at all.) They keep what the block before left in them; memory of DynamicShared()
+// starts as NaN.
 
 #include <cstddef>
 #include <tuple>
@@ -24,7 +26,7 @@
 #define __device__
 #define __host__
 #define __constant__ static const
-#define __shared__ static thread_local
+#define __shared__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))

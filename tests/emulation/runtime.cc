@@ -1,5 +1,6 @@
 #include "tests/emulation/runtime.h"
 
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -28,9 +29,16 @@ ErrorRecord& Errors() {
 // every use.
 constinit thread_local BlockRunner* active_runner = nullptr;
 
+// Held while a grid runs.
+std::mutex& GridMutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+// Fibers belong to the thread that made them.
 BlockRunner& RunnerOfThisThread() {
-  static thread_local BlockRunner runner;
-  return runner;
+  static thread_local const auto runner = std::make_unique<BlockRunner>();
+  return *runner;
 }
 
 }  // namespace
@@ -63,6 +71,7 @@ int RunGrid(dim3 grid,
             const void* context) {
   const int code = CheckLaunch(grid, block, dynamic_shared_bytes);
   if (code == 0) {
+    const std::lock_guard lock(GridMutex());
     active_runner = &RunnerOfThisThread();
     active_runner->Run({grid, block, dynamic_shared_bytes, body, context});
     active_runner = nullptr;

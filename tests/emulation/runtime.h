@@ -49,8 +49,10 @@ struct ThreadView {
 // Of the CUDA thread that this OS thread is running now.
 extern constinit thread_local ThreadView* current_thread;
 
-// Runs body(context) once for each CUDA thread; returns when all have ended. Errors of the kernel:
-// TakeKernelError(). Returns the value of a cudaError_t: not 0 when the sizes can't be launched.
+// Runs body(context) once for each CUDA thread; returns when all have ended. One grid runs at a
+// time in a process, since a kernel's shared arrays are static; other OS threads wait. Errors of
+// the kernel: TakeKernelError(). Returns the value of a cudaError_t: not 0 when the sizes can't be
+// launched.
 int RunGrid(dim3 grid,
             dim3 block,
             std::size_t dynamic_shared_bytes,

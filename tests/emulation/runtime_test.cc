@@ -416,7 +416,7 @@ TEST(Runtime, AStreamRunsLaunchesLaterInTheirOrderWithTheArgumentsOfTheCall) {
   ExpectNoKernelError();
 }
 
-TEST(Runtime, OsThreadsRunGridsBesideEachOther) {
+TEST(Runtime, OsThreadsTakeTurnsWithTheirGrids) {
   constexpr unsigned kBlocks = 20;
   std::vector<std::vector<int>> values(2, std::vector<int>(kBlocks * 64));
   {

@@ -305,7 +305,7 @@ class Lane {
 
 class FaultMatrixTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(, FaultMatrixTest, testing::Values("tcp"), [](const auto& transport) {
+INSTANTIATE_TEST_SUITE_P(, FaultMatrixTest, testing::Values("tcp", "mapped", "grpc"), [](const auto& transport) {
   return transport.param;
 });
 

@@ -70,7 +70,8 @@ class TestPoolFile {
 // pools, around both perhaps one that damages, and around that perhaps staging.
 struct NodeTransport {
   // NOLINTNEXTLINE(google-explicit-constructor): a plain transport is the usual case
-  NodeTransport(TransportFactory factory) : messages(std::move(factory)) {}
+  NodeTransport(TransportFactory factory, MemoryKind kind = MemoryKind::kHost)
+      : messages(std::move(factory)), pool_kind(kind) {}
 
   TransportFactory messages;
   bool mapped = false;
