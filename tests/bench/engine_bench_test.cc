@@ -53,7 +53,7 @@ TEST(EngineBench, WrongUsageIsExitCode2) {
                                              {"--only", "decode_0_2t", "--threads", "1"},
                                              {"--threads", "0"},
                                              {"--rounds", "0"},
-                                             {"--device", "cuda"},
+                                             {"--device", "tpu"},
                                              {"--cpu-isa", "mmx"}}) {
     const ChildResult result = RunEngineBench(arguments);
     EXPECT_EQ(result.code, 2) << arguments.front();

@@ -305,9 +305,10 @@ class Lane {
 
 class FaultMatrixTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(, FaultMatrixTest, testing::Values("tcp", "mapped", "grpc"), [](const auto& transport) {
-  return transport.param;
-});
+INSTANTIATE_TEST_SUITE_P(,
+                         FaultMatrixTest,
+                         testing::Values("tcp", "mapped", "grpc"),
+                         [](const auto& transport) { return transport.param; });
 
 TEST_P(FaultMatrixTest, EveryFaultAtEveryStage) {
   auto engine = ReferenceEngine::Start(TinyModel(), 32 << 20);

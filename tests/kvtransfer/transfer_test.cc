@@ -273,9 +273,17 @@ TEST_P(Transfer, DecodeSideMayCancelInEveryState) {
       }
     } else {
       ASSERT_TRUE(prefill.offers.WaitEnd(id));
-      EXPECT_EQ(prefill.offers.Get(id).state, decode.fetches.Get(id).landed == 1
-                                                  ? PrefillHandoffState::kReleased
-                                                  : PrefillHandoffState::kCancelled);
+      const PrefillHandoffState end = prefill.offers.Get(id).state;
+      if (decode.fetches.Get(id).landed == 1) {
+        EXPECT_EQ(end, PrefillHandoffState::kReleased);
+      } else if (GetParam().find("mapped") != std::string::npos) {
+        // What was read counts once the other side has confirmed its lease: a cancellation may come
+        // when that has been asked for, and cross the confirmation.
+        EXPECT_TRUE(end == PrefillHandoffState::kCancelled || end == PrefillHandoffState::kReleased)
+            << ToString(end);
+      } else {
+        EXPECT_EQ(end, PrefillHandoffState::kCancelled);
+      }
       EXPECT_EQ(prefill.offers.Get(id).calls, 1);
     }
     EXPECT_TRUE(WaitUntil([&] { return prefill.IsIdle() && decode.IsIdle(); }))
