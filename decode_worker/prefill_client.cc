@@ -21,6 +21,7 @@ struct PrefillClient::Credentials {
 };
 
 struct PrefillClient::Peer {
+  std::string instance;  // empty: nobody has said
   std::unique_ptr<v1::PrefillWorker::Stub> stub;
 };
 
@@ -88,11 +89,15 @@ PrefillClient::PrefillClient(std::unique_ptr<Credentials> credentials)
 
 PrefillClient::~PrefillClient() = default;
 
-std::shared_ptr<PrefillClient::Peer> PrefillClient::PeerAt(const std::string& address) {
+// A worker that was started again is another peer: a connection to the one before may still be
+// waiting before it tries again, and calls on it would fail at once.
+std::shared_ptr<PrefillClient::Peer> PrefillClient::PeerAt(const std::string& address,
+                                                           const std::string& instance) {
   absl::MutexLock lock(&mutex_);
   std::shared_ptr<Peer>& peer = peers_[address];
-  if (peer == nullptr) {
+  if (peer == nullptr || peer->instance != instance) {
     peer = std::make_shared<Peer>();
+    peer->instance = instance;
     peer->stub = v1::PrefillWorker::NewStub(
         grpc::CreateCustomChannel(address, credentials_->channel, PeerChannelArguments()));
   }
@@ -103,7 +108,7 @@ std::shared_ptr<PrefillCall> PrefillClient::Prefill(const std::string& address,
                                                     v1::PrefillRequest request,
                                                     TimePoint deadline,
                                                     std::shared_ptr<PrefillCallEvents> events) {
-  const std::shared_ptr<Peer> peer = PeerAt(address);
+  const std::shared_ptr<Peer> peer = PeerAt(address, request.expected_instance_id());
   auto context = std::make_shared<grpc::ClientContext>();
   context->set_deadline(std::chrono::system_clock::now() + (deadline - Clock::System().Now()));
   auto* reactor = new PrefillReactor(context, std::move(request), std::move(events), peer);

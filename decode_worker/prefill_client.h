@@ -49,7 +49,7 @@ class PrefillClient {
   struct Peer;
   struct Credentials;
   explicit PrefillClient(std::unique_ptr<Credentials> credentials);
-  std::shared_ptr<Peer> PeerAt(const std::string& address);
+  std::shared_ptr<Peer> PeerAt(const std::string& address, const std::string& instance);
 
   const std::unique_ptr<Credentials> credentials_;
   absl::Mutex mutex_;

@@ -33,6 +33,8 @@ const absl::StatusOr<std::unique_ptr<TestNetwork>>& TheNetwork() {
 class NetworkTest : public FaultTest {
  protected:
   const TestNetwork* Network() const override { return TheNetwork()->get(); }
+  // Namespaces of a network are one host all the same: `auto` would map the pool and not use it.
+  std::vector<std::string> WorkerFlags() const override { return {"--kv-transport", "tcp"}; }
 
   void SetUp() override {
     const absl::Status& status = TheNetwork().status();
