@@ -111,7 +111,9 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
     plan.destinations.push_back(Piece(*entry, block, pieces.layers));
   }
   plan.token = BeginReceive(*entry, std::move(pieces));
-  if (options_.pool.kind != MemoryKind::kHost) {
+  if (options_.pool.kind == MemoryKind::kHost) {
+    plan.copied = receives_.at(plan.token).copied = std::make_shared<CopiedChecksum>();
+  } else {
     plan.verify = [this, token = plan.token](ConstParts payload) { return Verify(token, payload); };
   }
   return plan;
@@ -235,7 +237,7 @@ void HandoffFetcher::OnReceived(TransferToken token, const absl::Status& status)
   const LayerSet layers(pieces.layers);
   const bool intact =
       status.ok() &&
-      (options_.pool.kind == MemoryKind::kHost ? ChecksumHolds(entry, pieces) : receive.verified);
+      (options_.pool.kind == MemoryKind::kHost ? ChecksumHolds(entry, receive) : receive.verified);
   if (!intact && (status.ok() || absl::IsDataLoss(status))) {
     entry.checksum_failed = true;
     ++stats_.dropped[static_cast<std::size_t>(DropReason::kChecksum)];
@@ -425,7 +427,11 @@ std::span<std::byte> HandoffFetcher::Piece(const Entry& entry,
           static_cast<std::size_t>(layers.count) * layout.layer_bytes};
 }
 
-bool HandoffFetcher::ChecksumHolds(const Entry& entry, const Pieces& pieces) const {
+bool HandoffFetcher::ChecksumHolds(const Entry& entry, const Receive& receive) const {
+  const Pieces& pieces = receive.pieces;
+  if (receive.copied != nullptr && receive.copied->bytes == PieceBytes(pieces)) {
+    return receive.copied->crc32c == pieces.crc32c;
+  }
   std::vector<std::span<const std::byte>> parts;
   for (const std::uint32_t block : pieces.blocks) {
     parts.push_back(Piece(entry, block, pieces.layers));

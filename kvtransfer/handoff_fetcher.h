@@ -104,7 +104,8 @@ class HandoffFetcher {
   struct Receive {
     HandoffId handoff;
     Pieces pieces;
-    bool verified = false;  // by Verify
+    bool verified = false;                   // by Verify
+    std::shared_ptr<CopiedChecksum> copied;  // shared with the plan; null for reads
   };
 
   TimePoint Now() const { return options_.clock->Now(); }
@@ -121,7 +122,7 @@ class HandoffFetcher {
                              std::uint32_t source_index,
                              LayerRange layers) const;
   // Of a pool in host memory.
-  bool ChecksumHolds(const Entry& entry, const Pieces& pieces) const;
+  bool ChecksumHolds(const Entry& entry, const Receive& receive) const;
   // Of any other: on the payload's way there. Remembered in the receive.
   bool Verify(TransferToken token, ConstParts payload);
 

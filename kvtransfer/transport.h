@@ -52,6 +52,12 @@ struct OutgoingMessage {
   std::function<std::string(ConstParts payload)> seal;
 };
 
+// CRC32C of the first `bytes` of a payload that a transport has copied to its destinations.
+struct CopiedChecksum {
+  std::uint32_t crc32c = 0;
+  std::size_t bytes = 0;
+};
+
 // What becomes of the payload of an arriving message.
 struct ReceivePlan {
   bool accept = false;  // false: the payload is dropped unread
@@ -63,6 +69,11 @@ struct ReceivePlan {
   // Only with destinations in device memory: whether the payload is intact, given its bytes in host
   // memory. Whoever copies them from there to the destinations calls it before, once.
   std::function<bool(ConstParts payload)> verify;
+  // May be null. A transport that copies the payload to the destinations itself, in order, may add
+  // to it what it has just copied: a second pass later would have to fetch the bytes from memory
+  // again. Whoever made the plan takes the checksum of the destinations if `bytes` is not all.
+  // Shared, because either side may be done with it first.
+  std::shared_ptr<CopiedChecksum> copied;
 };
 
 // What a transport reports. Called on the transfer thread, from Transport::Progress only; may call

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/crc32c.h"
 #include "common/status_macros.h"
 #include "kvtransfer/ucx/ucx_fragments.h"
 
@@ -209,6 +210,11 @@ ucs_status_t UcxEvents::FragmentArrived(void* events,
         incoming.destinations[incoming.part].subspan(incoming.part_filled);
     const std::size_t length = std::min(left, to.size());
     std::memcpy(to.data(), from, length);
+    if (incoming.copied != nullptr) {
+      const std::string_view copied(reinterpret_cast<const char*>(to.data()), length);
+      incoming.copied->crc32c = Crc32c(copied, incoming.copied->crc32c);
+      incoming.copied->bytes += length;
+    }
     from += length;
     left -= length;
     incoming.part_filled += length;

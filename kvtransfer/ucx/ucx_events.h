@@ -45,6 +45,7 @@ struct Incoming {
   Operation* operation;  // the receive
   std::vector<std::span<std::byte>> destinations;
   std::size_t payload_bytes = 0;
+  std::shared_ptr<CopiedChecksum> copied;  // of the plan; may be null
   std::size_t filled = 0;
   std::size_t part = 0;         // destination that is being filled
   std::size_t part_filled = 0;  // of it

@@ -104,7 +104,8 @@ class UcxTransport final : public Transport, public PoolReader {
   void Fill(Endpoint& endpoint,
             const Arrival& arrival,
             TransferToken token,
-            std::span<const std::span<std::byte>> destinations);
+            std::span<const std::span<std::byte>> destinations,
+            std::shared_ptr<CopiedChecksum> copied);
   bool CloseFailed();
   bool ReportDone();
   void GetDone(PeerId peer, TransferToken token, const absl::Status& status);
@@ -567,7 +568,7 @@ void UcxTransport::Receive(Endpoint& endpoint, Arrival arrival) {
   } else if (plan.later) {
     endpoint.waiting[plan.token] = std::move(arrival);
   } else {
-    Fill(endpoint, arrival, plan.token, plan.destinations);
+    Fill(endpoint, arrival, plan.token, plan.destinations, plan.copied);
   }
 }
 
@@ -581,7 +582,7 @@ void UcxTransport::Place(PeerId peer,
   if (const auto waiting = endpoint->waiting.find(token); waiting != endpoint->waiting.end()) {
     const Arrival arrival = std::move(waiting->second);
     endpoint->waiting.erase(waiting);
-    Fill(*endpoint, arrival, token, destinations);
+    Fill(*endpoint, arrival, token, destinations, nullptr);
   }
 }
 
@@ -595,14 +596,16 @@ void UcxTransport::Release(const Arrival& arrival) {
 void UcxTransport::Fill(Endpoint& endpoint,
                         const Arrival& arrival,
                         TransferToken token,
-                        std::span<const std::span<std::byte>> destinations) {
+                        std::span<const std::span<std::byte>> destinations,
+                        std::shared_ptr<CopiedChecksum> copied) {
   Operation& operation = StartOperation(endpoint, OperationKind::kReceive, token);
   if (arrival.kind == Arrival::Kind::kAnnounce) {
     const bool expected =
         events_.Expect(endpoint.tag.peer, arrival.sequence,
                        {.operation = &operation,
                         .destinations = {destinations.begin(), destinations.end()},
-                        .payload_bytes = arrival.payload_bytes});
+                        .payload_bytes = arrival.payload_bytes,
+                        .copied = std::move(copied)});
     if (expected) {
       Answer(endpoint, arrival.sequence, /*accepted=*/true);
     } else {
