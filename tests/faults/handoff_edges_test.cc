@@ -14,6 +14,8 @@ namespace {
 class HandoffEdgesTest : public FaultTest {
  protected:
   std::string FailpointFolder() const override { return failpoints_.folder(); }
+  // The failpoint that damages a piece is where pieces are sent; mapped pools are read.
+  std::vector<std::string> WorkerFlags() const override { return {"--kv-transport", "tcp"}; }
 
   // Lines of a server's log that name this event.
   static std::vector<std::string> Logged(ServerProcess& server, const std::string& event) {
