@@ -125,11 +125,13 @@ class HandoffNetworkTest : public NetworkTest,
                            public testing::WithParamInterface<std::tuple<Moment, Failure>> {
  protected:
   bool WaitForMoment() {
-    if (std::get<Moment>(GetParam()) == Moment::kComputing) {
+    const bool computing = std::get<Moment>(GetParam()) == Moment::kComputing;
+    // The pieces need longer (2 s, 9 s) than a fault takes to be made, on a busy machine too; and
+    // with the lower rate nearly all are still to come when the prompt is computed.
+    EXPECT_EQ(network().SetRate(decode_host(), computing ? 20'000 : 4000), absl::OkStatus());
+    if (computing) {
       return WaitForHandoff();
     }
-    // Slow enough that the pieces are nearly all still to come when the prompt is computed.
-    EXPECT_EQ(network().SetRate(decode_host(), 4000), absl::OkStatus());
     return WaitForPiecesAlone();
   }
 

@@ -137,10 +137,15 @@ absl::Status TestNetwork::ResetAllBut(const TestHost& client, const TestHost& se
 }
 
 absl::Status TestNetwork::Forget(const TestHost& a, const TestHost& b) {
-  RETURN_IF_ERROR(SetRules(absl::StrCat(FromTo(a, b), "ct state invalid drop\n", FromTo(b, a),
-                                        "ct state invalid drop\n")));
-  // Otherwise a packet from the middle of a connection makes it known.
-  return RunHere("echo 0 > /proc/sys/net/netfilter/nf_conntrack_tcp_loose");
+  // A packet from the middle of a connection makes it known while "loose" is on, and its switch is
+  // there only once a rule asks for the state: until it is off nothing passes.
+  const std::string from_a = FromTo(a, b);
+  const std::string from_b = FromTo(b, a);
+  RETURN_IF_ERROR(SetRules(
+      absl::StrCat(from_a, "ct state invalid drop\n", from_a, "drop\n", from_b, "drop\n")));
+  RETURN_IF_ERROR(RunHere("echo 0 > /proc/sys/net/netfilter/nf_conntrack_tcp_loose"));
+  return SetRules(
+      absl::StrCat(from_a, "ct state invalid drop\n", from_b, "ct state invalid drop\n"));
 }
 
 absl::Status TestNetwork::Lose(int percent) {
