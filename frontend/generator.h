@@ -25,6 +25,11 @@ struct GenerationJob {
   std::vector<std::string> stop;  // see Generator
   v1::Path path = v1::PATH_UNSPECIFIED;  // unspecified: the generator chooses
   std::optional<TimePoint> deadline;     // the generator gives up then, with DEADLINE_EXCEEDED
+  std::string tenant =
+      "default";  // whose it is: the authenticated identity, else metadata `x-baton-tenant`
+  std::int32_t priority = 0;  // lower first
+  std::string session;        // affinity key; empty: none
+  std::string traceparent;    // W3C; empty: not traced
 };
 
 // The next token of one choice.

@@ -12,7 +12,7 @@
 
 namespace baton {
 
-LoadMark::LoadMark(std::shared_ptr<WorkerLoad> load) : load_(std::move(load)) {
+LoadMark::LoadMark(std::shared_ptr<WorkerCounts> load) : load_(std::move(load)) {
   load_->in_flight.fetch_add(1, std::memory_order_relaxed);
   load_->dispatched.fetch_add(1, std::memory_order_relaxed);
 }
@@ -34,7 +34,7 @@ struct Fleet::Worker {
   std::size_t number = 0;
   std::string address;
   std::unique_ptr<WorkerClient> client;
-  std::shared_ptr<WorkerLoad> load = std::make_shared<WorkerLoad>();
+  std::shared_ptr<WorkerCounts> load = std::make_shared<WorkerCounts>();
 
   bool polling = false;
   bool asked = false;  // a first poll has ended, one way or the other

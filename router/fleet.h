@@ -36,7 +36,7 @@ struct FleetOptions {
 
 // Requests of this router at one worker. Shared with the calls it counts, which may end after the
 // fleet. Thread-safe.
-struct WorkerLoad {
+struct WorkerCounts {
   std::atomic<std::uint64_t> in_flight{0};
   std::atomic<std::uint64_t> dispatched{0};
 };
@@ -45,13 +45,13 @@ struct WorkerLoad {
 class LoadMark {
  public:
   LoadMark() = default;
-  explicit LoadMark(std::shared_ptr<WorkerLoad> load);
+  explicit LoadMark(std::shared_ptr<WorkerCounts> load);
   ~LoadMark();
   LoadMark(LoadMark&& other) noexcept = default;
   LoadMark& operator=(LoadMark&& other) noexcept;
 
  private:
-  std::shared_ptr<WorkerLoad> load_;
+  std::shared_ptr<WorkerCounts> load_;
 };
 
 // The workers of a static list: polls each of them, and knows which may get requests and why the

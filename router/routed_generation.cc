@@ -17,7 +17,7 @@ constexpr std::size_t kMostAttempts = 2;
 }  // namespace
 
 RoutedGeneration::RoutedGeneration(Fleet& fleet,
-                                   const RouteOptions& options,
+                                   const PlainRouteOptions& options,
                                    GenerationJob job,
                                    std::shared_ptr<GenerationObserver> observer)
     : fleet_(fleet), options_(options), job_(std::move(job)), observer_(std::move(observer)) {}
@@ -88,9 +88,9 @@ absl::Status RoutedGeneration::Try() {
   std::erase_if(view.decode, [this](const WorkerView& worker) {
     return std::find(tried_.begin(), tried_.end(), worker.number) != tried_.end();
   });
-  const RouteRequest wish{.prompt_tokens = static_cast<std::size_t>(job_.sequence.prompt_size()),
-                          .path = job_.path};
-  absl::StatusOr<RouteDecision> decision = ChooseRoute(wish, view, options_);
+  const PlainRouteRequest wish{
+      .prompt_tokens = static_cast<std::size_t>(job_.sequence.prompt_size()), .path = job_.path};
+  absl::StatusOr<PlainRouteDecision> decision = ChooseRoute(wish, view, options_);
   if (!decision.ok()) {
     return decision.status();
   }
@@ -130,7 +130,7 @@ absl::Status RoutedGeneration::Try() {
   return absl::OkStatus();
 }
 
-v1::GenerateRequest RoutedGeneration::MakeRequest(const RouteDecision& decision) const {
+v1::GenerateRequest RoutedGeneration::MakeRequest(const PlainRouteDecision& decision) const {
   v1::GenerateRequest request;
   request.set_request_id(job_.request_id);
   *request.mutable_sequence() = job_.sequence;

@@ -6,8 +6,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "frontend/generator.h"
+#include "router/choose_route.h"
 #include "router/fleet.h"
-#include "router/route_policy.h"
 
 namespace baton {
 
@@ -22,7 +22,7 @@ class RoutedGeneration final : public Generation,
  public:
   // `fleet` must outlive the end of the generation.
   RoutedGeneration(Fleet& fleet,
-                   const RouteOptions& options,
+                   const PlainRouteOptions& options,
                    GenerationJob job,
                    std::shared_ptr<GenerationObserver> observer);
 
@@ -43,11 +43,11 @@ class RoutedGeneration final : public Generation,
   // Asks a decode worker that has not been asked yet. Not OK, and nothing was started, when there
   // is none.
   absl::Status Try();
-  v1::GenerateRequest MakeRequest(const RouteDecision& decision) const;
+  v1::GenerateRequest MakeRequest(const PlainRouteDecision& decision) const;
   bool cancelled() const;
 
   Fleet& fleet_;
-  const RouteOptions options_;
+  const PlainRouteOptions options_;
   const GenerationJob job_;
 
   // Used by the attempt under way.

@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "baton/v1/worker.pb.h"
 #include "frontend/grpc_server.h"
+#include "router/choose_route.h"
 #include "router/fleet.h"
-#include "router/route_policy.h"
 
 namespace baton {
 
@@ -19,7 +19,7 @@ class RouterGenerator;
 struct RouterOptions {
   GrpcServerOptions server;
   FleetOptions fleet;  // the fingerprints come from the checkpoint
-  RouteOptions route;
+  PlainRouteOptions route;
 };
 
 // The router: completions over a fleet of workers. Ready while some decode worker may get requests.

@@ -6,7 +6,7 @@
 
 namespace baton {
 
-RouterGenerator::RouterGenerator(Fleet& fleet, RouteOptions options)
+RouterGenerator::RouterGenerator(Fleet& fleet, PlainRouteOptions options)
     : fleet_(fleet), options_(options) {}
 
 std::shared_ptr<Generation> RouterGenerator::Start(GenerationJob job,

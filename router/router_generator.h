@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "frontend/generator.h"
+#include "router/choose_route.h"
 #include "router/fleet.h"
-#include "router/route_policy.h"
 
 namespace baton {
 
@@ -12,14 +12,14 @@ namespace baton {
 class RouterGenerator final : public Generator {
  public:
   // `fleet` must outlive every observer that has not heard its end.
-  RouterGenerator(Fleet& fleet, RouteOptions options);
+  RouterGenerator(Fleet& fleet, PlainRouteOptions options);
 
   std::shared_ptr<Generation> Start(GenerationJob job,
                                     std::shared_ptr<GenerationObserver> observer) override;
 
  private:
   Fleet& fleet_;
-  const RouteOptions options_;
+  const PlainRouteOptions options_;
 };
 
 }  // namespace baton

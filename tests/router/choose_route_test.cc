@@ -1,4 +1,4 @@
-#include "router/route_policy.h"
+#include "router/choose_route.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "router/route_policy.h"
+#include "router/choose_route.h"
 
 #include <algorithm>
 #include <chrono>
@@ -34,25 +34,25 @@ std::vector<WorkerView> MatchingPrefill(const FleetView& fleet, const WorkerView
 
 }  // namespace
 
-absl::StatusOr<RouteDecision> ChooseRoute(const RouteRequest& request,
-                                          const FleetView& fleet,
-                                          const RouteOptions& options) {
+absl::StatusOr<PlainRouteDecision> ChooseRoute(const PlainRouteRequest& request,
+                                               const FleetView& fleet,
+                                               const PlainRouteOptions& options) {
   if (fleet.decode.empty()) {
     return NoWorker("no decode worker is alive", "NO_DECODE_WORKER");
   }
   std::vector<WorkerView> decode = fleet.decode;
   std::sort(decode.begin(), decode.end(), LessLoaded);
   if (request.path == v1::PATH_COLOCATED) {
-    return RouteDecision{.decode = decode.front(), .reason = v1::ROUTE_REASON_REQUESTED};
+    return PlainRouteDecision{.decode = decode.front(), .reason = v1::ROUTE_REASON_REQUESTED};
   }
   const bool forced = request.path == v1::PATH_DISAGGREGATED;
   if (!forced && request.prompt_tokens < options.colocate_below_tokens) {
-    return RouteDecision{.decode = decode.front(), .reason = v1::ROUTE_REASON_SHORT_PROMPT};
+    return PlainRouteDecision{.decode = decode.front(), .reason = v1::ROUTE_REASON_SHORT_PROMPT};
   }
   for (const WorkerView& worker : decode) {
     std::vector<WorkerView> prefill = MatchingPrefill(fleet, worker);
     if (!prefill.empty()) {
-      return RouteDecision{
+      return PlainRouteDecision{
           .decode = worker,
           .prefill = std::move(prefill),
           .reason = forced ? v1::ROUTE_REASON_REQUESTED : v1::ROUTE_REASON_PREFILL_QUICKER};
@@ -61,7 +61,7 @@ absl::StatusOr<RouteDecision> ChooseRoute(const RouteRequest& request,
   if (forced) {
     return NoWorker("no prefill worker that fits a decode worker is alive", "NO_PREFILL_WORKER");
   }
-  return RouteDecision{.decode = decode.front(), .reason = v1::ROUTE_REASON_NO_PREFILL_WORKER};
+  return PlainRouteDecision{.decode = decode.front(), .reason = v1::ROUTE_REASON_NO_PREFILL_WORKER};
 }
 
 }  // namespace baton
