@@ -149,6 +149,9 @@ int GrpcServer::Run(DrainTarget& work) {
       signals_->Wait(kTick);
     }
   }
+  if (end_streams_) {
+    end_streams_();
+  }
   server_->Shutdown(std::chrono::system_clock::now() + kFlushTime);
   LogEvent(LogLevel::kInfo, "server.stopped", {{"drained", !cut_short}});
   return cut_short ? kDrainCutShort : kDrained;

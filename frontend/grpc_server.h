@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,6 +71,10 @@ class GrpcServer {
   // SetReady(true).
   void AddDoor(std::string key, std::string address);
 
+  // `end_streams` is called by Run when no request is under way any more: it ends calls that last as
+  // long as the process, which the stop would otherwise wait for. Call before Run.
+  void BeforeStop(std::function<void()> end_streams) { end_streams_ = std::move(end_streams); }
+
   // Sets the health of every service. The first true prints `ready <role> grpc=host:port ...` on
   // standard output. Without effect once the end has begun.
   void SetReady(bool ready);
@@ -88,6 +93,7 @@ class GrpcServer {
   std::unique_ptr<ShutdownSignals> signals_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
+  std::function<void()> end_streams_;
 
   absl::Mutex mutex_;
   std::vector<std::pair<std::string, std::string>> doors_ ABSL_GUARDED_BY(mutex_);
