@@ -105,7 +105,8 @@ Engine::Engine(const EngineOptions& options,
                  .rope_base = config_.rope_base,
                  .rms_epsilon = config_.rms_epsilon}),
       pool_(pool_view_.blocks),
-      cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool_) : nullptr),
+      cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool_, options.cache_observer)
+                                  : nullptr),
       mailbox_(static_cast<std::size_t>(4 * (options.max_waiting + options.limits.max_sequences))) {
   PublishLoad();
   thread_ = std::jthread([this] { Run(); });
@@ -148,7 +149,8 @@ absl::StatusOr<SequenceId> Engine::Submit(SequenceRequest request) {
   if (options_.prefix_cache) {
     sequence->hashes.push_back(RootHash({.model_fingerprint = identity_.model_fingerprint,
                                          .tokenizer_fingerprint = identity_.tokenizer_fingerprint,
-                                         .cache_salt = request.cache_salt}));
+                                         .cache_salt = request.cache_salt,
+                                         .zone = request.zone}));
   }
   sequence->request = std::move(request);
   sequence->BlockHashes();  // on this thread, not on the engine's
@@ -416,7 +418,7 @@ void Engine::ReportStep() {
   }
 }
 
-void Engine::PublishLoad() {
+EngineLoad Engine::CountLoad() const {
   EngineLoad load{.total_blocks = pool_.total(),
                   .free_blocks = pool_.free(),
                   .cached_blocks = pool_.kept(),
@@ -426,7 +428,18 @@ void Engine::PublishLoad() {
                   .prefix_hit_tokens = prefix_hit_tokens_};
   for (const auto& sequence : sequences_) {
     (sequence->phase == SequencePhase::kWaiting ? load.waiting : load.running) += 1;
+    if (sequence->decodes()) {
+      ++load.decoding;
+      load.decoding_context_tokens += static_cast<std::uint64_t>(sequence->known());
+    } else {
+      load.queued_prefill_tokens += static_cast<std::uint64_t>(sequence->tokens_to_compute());
+    }
   }
+  return load;
+}
+
+void Engine::PublishLoad() {
+  const EngineLoad load = CountLoad();
   absl::MutexLock lock(&load_mutex_);
   load_ = load;
 }

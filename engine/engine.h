@@ -20,6 +20,7 @@
 #include "common/kv_layout.h"
 #include "common/mailbox.h"
 #include "engine/block_pool.h"
+#include "engine/cache_observer.h"
 #include "engine/live_sequence.h"
 #include "engine/memory_needs.h"
 #include "engine/prefix_cache.h"
@@ -45,6 +46,7 @@ struct EngineOptions {
   std::function<absl::StatusOr<std::unique_ptr<DeviceMemory>>(std::size_t bytes)> allocate_pool;
   // Borrowed, must outlive the engine.
   std::vector<StepObserver*> step_observers;
+  CacheObserver* cache_observer = nullptr;  // of the prefix cache; null: nobody listens
   // The backend given to Create, when it takes the time of its operations: observers are told.
   // Null: times of operations are zero.
   ProfiledBackend* profile = nullptr;
@@ -61,6 +63,11 @@ struct EngineLoad {
   std::uint64_t decoded_tokens = 0;    // tokens sampled since start
   std::uint64_t prefix_query_tokens = 0;  // prompt tokens looked up in the prefix cache
   std::uint64_t prefix_hit_tokens = 0;    // of these, found
+  // Tokens that waiting and running sequences have yet to compute here before they decode. A
+  // waiting one counts without the prefix that it was last seen to find in the cache.
+  std::uint64_t queued_prefill_tokens = 0;
+  int decoding = 0;                           // of the running ones
+  std::uint64_t decoding_context_tokens = 0;  // of these, together
 };
 
 // Runs sequences of one model on one backend: one thread owns pool, sequences and scheduler, and
@@ -177,6 +184,7 @@ class Engine {
   void RemoveEnded();
   void NotePlan(const StepPlan& plan);
   void ReportStep();
+  EngineLoad CountLoad() const;
   void PublishLoad();
   Sequence* Find(SequenceId id);
   void WithSequence(SequenceId id, absl::AnyInvocable<void(Sequence&)> action);

@@ -54,6 +54,18 @@ struct LiveSequence {
   }
   // Its prompt, or its output after a preemption, is being computed here.
   bool prefills() const { return phase == SequencePhase::kRunning && known() - computed > 1; }
+  // Its prompt is there and it makes a token a step.
+  bool decodes() const {
+    return phase == SequencePhase::kRunning && output_tokens() > 0 && known() - computed == 1;
+  }
+  // Before it decodes; the next token is sampled from the last of them. None when the KV is to come
+  // from elsewhere or from the sequence that it forks from.
+  int tokens_to_compute() const {
+    if (importing || (may_share() && request.fork_of.has_value() && output_tokens() == 0)) {
+      return 0;
+    }
+    return known() - (may_share() ? hit.tokens : computed);
+  }
   // Starts without any block of its own, so that it can begin with those of others.
   bool may_share() const { return phase == SequencePhase::kWaiting && lease.size() == 0; }
 

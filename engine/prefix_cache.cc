@@ -7,8 +7,8 @@
 
 namespace baton {
 
-PrefixCache::PrefixCache(BlockPool& pool)
-    : pool_(pool), nodes_(static_cast<std::size_t>(pool.total())) {
+PrefixCache::PrefixCache(BlockPool& pool, CacheObserver* observer)
+    : pool_(pool), observer_(observer), nodes_(static_cast<std::size_t>(pool.total())) {
   pool_.SetKeeper(this);
 }
 
@@ -70,6 +70,9 @@ void PrefixCache::Register(BlockLease& lease,
   std::ranges::copy(own, node.tokens.begin());
   node.parent = parent;
   by_hash_[node.hash] = block;
+  if (observer_ != nullptr) {
+    observer_->OnStored(node.hash);
+  }
 }
 
 bool PrefixCache::Keep(BlockId block) {
@@ -111,6 +114,9 @@ void PrefixCache::Forget(BlockId first, std::vector<BlockId>& given_up) {
     Node& node = NodeOf(block);
     pending.insert(pending.end(), node.children.begin(), node.children.end());
     by_hash_.erase(node.hash);
+    if (observer_ != nullptr) {
+      observer_->OnRemoved(node.hash);
+    }
     if (node.idle) {
       idle_.erase(node.idle_place);
       given_up.push_back(block);

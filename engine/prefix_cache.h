@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/block_hash.h"
 #include "engine/block_pool.h"
+#include "engine/cache_observer.h"
 
 namespace baton {
 
@@ -21,12 +22,13 @@ namespace baton {
 // first, and of one chain the end before its beginning, so that a cached block always has its
 // parent in the cache.
 //
-// Owns no block: it knows the blocks of one pool, which must outlive it.
+// Owns no block: it knows the blocks of one pool, which must outlive it, as must the observer.
 //
 // Not thread-safe: used only by the engine thread.
 class PrefixCache final : public BlockKeeper {
  public:
-  explicit PrefixCache(BlockPool& pool);
+  // A null observer hears nothing.
+  explicit PrefixCache(BlockPool& pool, CacheObserver* observer = nullptr);
   ~PrefixCache() override;
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -72,7 +74,8 @@ class PrefixCache final : public BlockKeeper {
   void Forget(BlockId block, std::vector<BlockId>& given_up);
 
   BlockPool& pool_;
-  std::vector<Node> nodes_;  // [blocks of the pool]
+  CacheObserver* const observer_;  // not owned; may be null
+  std::vector<Node> nodes_;        // [blocks of the pool]
   absl::flat_hash_map<PrefixHash, BlockId> by_hash_;
   std::list<BlockId> idle_;  // least recently used first
 };

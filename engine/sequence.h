@@ -110,7 +110,9 @@ struct SequenceRequest {
   // A sequence with the same prompt whose blocks this one takes over once they hold the prompt, for
   // n > 1. If that one ends before, this one computes the prompt itself.
   std::optional<SequenceId> fork_of;
-  std::string cache_salt;  // prompts share cached blocks only under the same salt
+  // Prompts share cached blocks only under the same salt and in the same residency zone.
+  std::string cache_salt;
+  std::string zone;
   std::optional<TimePoint> deadline;
   std::shared_ptr<TokenSink> sink;      // shared: the RPC side may go first, or the engine
   std::shared_ptr<HandoffHooks> hooks;  // shared for the same reason; null for kGenerate

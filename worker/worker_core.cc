@@ -154,6 +154,9 @@ v1::WorkerDescription WorkerCore::Describe() const {
   proto->set_cached_blocks(unsigned_of(load.cached_blocks));
   proto->set_prefix_query_tokens(load.prefix_query_tokens);
   proto->set_prefix_hit_tokens(load.prefix_hit_tokens);
+  proto->set_queued_prefill_tokens(load.queued_prefill_tokens);
+  proto->set_running_context_tokens(load.decoding_context_tokens);
+  proto->set_decoding_sequences(unsigned_of(load.decoding));
   return description;
 }
 
@@ -194,6 +197,10 @@ absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec
     return absl::InvalidArgumentError(
         "sequence.max_tokens: is zero, too large, or below min_tokens");
   }
+  constexpr std::size_t kMostZoneBytes = 128;
+  if (spec.zone().size() > kMostZoneBytes) {
+    return absl::InvalidArgumentError("sequence.zone: is longer than 128 bytes");
+  }
   SequenceRequest request{
       .sampling = {.temperature = sampling.temperature(),
                    .top_p = sampling.top_p(),
@@ -206,7 +213,8 @@ absl::StatusOr<SequenceRequest> MakeSequenceRequest(const v1::SequenceSpec& spec
       .max_tokens = static_cast<int>(spec.max_tokens()),
       .min_tokens = static_cast<int>(spec.min_tokens()),
       .prompt_logprobs = spec.prompt_logprobs(),
-      .cache_salt = spec.cache_salt()};
+      .cache_salt = spec.cache_salt(),
+      .zone = spec.zone()};
   if (spec.has_logprobs()) {
     request.logprobs = static_cast<int>(spec.logprobs());
   }

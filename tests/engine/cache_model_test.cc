@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,13 @@ class Model {
     return it == pins_.end() ? 0 : it->second;
   }
   int cached() const { return static_cast<int>(cached_.size()); }
+  std::set<PrefixHash> CachedHashes() const {
+    std::set<PrefixHash> hashes;
+    for (const auto& [block, entry] : cached_) {
+      hashes.insert(Text::Of(entry.text).hashes.back());
+    }
+    return hashes;
+  }
   int given_up() const { return given_up_; }  // blocks, each with those behind it
 
   std::vector<BlockId> Find(const std::string& text) const {
@@ -125,6 +133,17 @@ struct Holder {
   BlockLease lease;
   int registered = 0;
   bool registers = true;
+};
+
+// What a cache has said that it holds.
+class HeldHashes final : public CacheObserver {
+ public:
+  void OnStored(const PrefixHash& hash) override { EXPECT_TRUE(held_.insert(hash).second); }
+  void OnRemoved(const PrefixHash& hash) override { EXPECT_EQ(held_.erase(hash), 1u); }
+  const std::set<PrefixHash>& held() const { return held_; }
+
+ private:
+  std::set<PrefixHash> held_;
 };
 
 class CacheModelTest : public testing::Test {
@@ -221,6 +240,7 @@ class CacheModelTest : public testing::Test {
     ASSERT_EQ(pool_.free(), model_.free());
     ASSERT_EQ(pool_.kept(), model_.kept());
     ASSERT_EQ(cache_.size(), model_.cached());
+    ASSERT_EQ(heard_.held(), model_.CachedHashes());
     for (std::uint32_t i = 0; i < kPoolBlocks; ++i) {
       ASSERT_EQ(pool_.IsPinned(BlockId(i)), model_.pins(BlockId(i)) > 0) << "block " << i;
     }
@@ -228,7 +248,8 @@ class CacheModelTest : public testing::Test {
 
   std::mt19937 random_;
   BlockPool pool_{kPoolBlocks};
-  PrefixCache cache_{pool_};
+  HeldHashes heard_;
+  PrefixCache cache_{pool_, &heard_};
   Model model_;
   std::vector<Holder> holders_;
   int found_ = 0;     // blocks that were cached when a sequence came

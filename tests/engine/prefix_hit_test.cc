@@ -142,6 +142,19 @@ TEST_F(PrefixHitTest, SaltsKeepTenantsApart) {
   EXPECT_EQ(Run(engine, request).cached_tokens, 0);
 }
 
+TEST_F(PrefixHitTest, ZonesKeepCachesApart) {
+  const TestEngine engine = MakeEngine(*checkpoint_, 64);
+  SequenceRequest request = Request(Prompt(64));
+  request.zone = "eu";
+  Run(engine, request);
+  EXPECT_GT(Run(engine, request).cached_tokens, 0);
+  request.zone = "us";
+  EXPECT_EQ(Run(engine, request).cached_tokens, 0);
+  request.cache_salt = "eu";
+  request.zone.clear();
+  EXPECT_EQ(Run(engine, request).cached_tokens, 0);
+}
+
 TEST_F(PrefixHitTest, SwitchedOffNothingIsFound) {
   const TestEngine engine = WithoutCache();
   Run(engine, Request(Prompt(64)));

@@ -34,6 +34,7 @@ TEST(SequenceRequest, CarriesEveryField) {
   spec.set_logprobs(0);
   spec.set_prompt_logprobs(true);
   spec.set_cache_salt("salt");
+  spec.set_zone(std::string(128, 'z'));
 
   const auto request = MakeSequenceRequest(spec);
 
@@ -41,6 +42,7 @@ TEST(SequenceRequest, CarriesEveryField) {
   EXPECT_EQ(request->logprobs, 0);
   EXPECT_TRUE(request->prompt_logprobs);
   EXPECT_EQ(request->cache_salt, "salt");
+  EXPECT_EQ(request->zone, std::string(128, 'z'));
   EXPECT_FALSE(MakeSequenceRequest(Valid())->logprobs.has_value());
   EXPECT_EQ(request->prompt, std::vector<TokenId>{TokenId(1)});
   EXPECT_EQ(request->max_tokens, 4);
