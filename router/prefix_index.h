@@ -51,13 +51,16 @@ class PrefixIndex {
   // Of a hash that is there (is not there) already: nothing.
   void Add(WorkerSlot worker, std::span<const PrefixHash> hashes);
   void Remove(WorkerSlot worker, std::span<const PrefixHash> hashes);
-  // Everything of this worker.
-  void Clear(WorkerSlot worker);
+  // Everything of these workers. One pass over the index, whatever their number; none when it holds
+  // nothing of them.
+  void Clear(std::span<const WorkerSlot> workers);
+  void Clear(WorkerSlot worker) { Clear({&worker, 1}); }
 
   // `hashes` are those of the full blocks of a prompt, in order.
   void Match(std::span<const PrefixHash> hashes, PrefixMatches& matches) const;
 
   Stats stats() const;
+  std::size_t entries_of(WorkerSlot worker) const;  // blocks
 
  private:
   class Table;

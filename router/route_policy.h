@@ -18,6 +18,8 @@ namespace baton {
 // A worker that may get the request at hand, as it is now. Its zone is the request's.
 struct RouteCandidate {
   WorkerSlot worker;
+  // Made of its address: the same at every router and after restarts, for affinity. 0: the slot.
+  std::uint64_t identity = 0;
   std::uint32_t layout = 0;          // KV blocks pass only between equal ones
   std::uint32_t cached_tokens = 0;   // leading tokens of the prompt whose KV it holds
   std::uint32_t in_flight = 0;       // requests of this router that it has now
