@@ -53,6 +53,11 @@ struct PromptVocabulary {
   std::uint32_t first_token = 0;
   std::uint32_t tokens = 0;  // at least 1
 };
+// Without the first hundred, among which models keep their control tokens (end of text, roles).
+inline PromptVocabulary OrdinaryTokens(std::uint32_t vocabulary_size) {
+  const std::uint32_t first = vocabulary_size > 200 ? 100 : 0;
+  return {.first_token = first, .tokens = vocabulary_size - first};
+}
 
 // Token ids for a prompt of `request`: those of each hash id come from a generator seeded with it,
 // so equal ids give equal tokens wherever they stand. With `pad_to_whole_blocks` the last piece is

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -145,11 +146,55 @@ void AppendAxes(const Plot& plot, const Axis& x, const Axis& y, std::string& out
       (kTop + kBottom) / 2, Escape(plot.y_label));
 }
 
+const char* Colour(std::size_t index) {
+  return kColours[index % kColours.size()];
+}
+
+std::string OpenDocument(double height) {
+  return absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
+      "height=\"%.0f\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222222\">\n"
+      "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+      kWidth, height, kWidth, height);
+}
+
+double LegendRow(std::size_t index) {
+  return kTop + 12 + 22 * static_cast<double>(index);
+}
+
+void AppendEvents(const Plot& plot, const Axis& x, std::string& out) {
+  constexpr const char* kStyle = "stroke=\"#e69f00\" stroke-width=\"1.5\"";
+  for (const double event : plot.events_x) {
+    AppendLine(x.Place(event), kTop, x.Place(event), kBottom, kStyle, out);
+  }
+  if (!plot.events_x.empty()) {
+    const double row = LegendRow(plot.lines.size());
+    AppendLine(kRight + 16, row, kRight + 46, row, kStyle, out);
+    AppendText(kRight + 54, row + 4, "", plot.event, out);
+  }
+}
+
+void AppendDots(
+    const PlotLine& line, std::size_t index, const Axis& x, const Axis& y, std::string& out) {
+  const auto dot = [&](double at_x, double at_y) {
+    absl::StrAppendFormat(
+        &out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.2\" fill=\"%s\" fill-opacity=\"0.7\"/>\n",
+        at_x, at_y, Colour(index));
+  };
+  for (const PlotPoint& point : line.points) {
+    if (x.Shows(point.x) && y.Shows(point.y)) {
+      dot(x.Place(point.x), y.Place(point.y));
+    }
+  }
+  dot(kRight + 31, LegendRow(index));
+  AppendText(kRight + 54, LegendRow(index) + 4, "", line.name, out);
+}
+
 void AppendCurve(
     const PlotLine& line, std::size_t index, const Axis& x, const Axis& y, std::string& out) {
   const std::string stroke =
       absl::StrFormat("stroke=\"%s\" stroke-width=\"2\" fill=\"none\" stroke-dasharray=\"%s\"",
-                      kColours[index % kColours.size()], kDashes[index % kDashes.size()]);
+                      Colour(index), kDashes[index % kDashes.size()]);
   std::string path;
   std::string dots;
   for (const PlotPoint& point : line.points) {
@@ -159,14 +204,14 @@ void AppendCurve(
     absl::StrAppendFormat(&path, "%s%.1f %.1f", path.empty() ? "M" : " L", x.Place(point.x),
                           y.Place(point.y));
     absl::StrAppendFormat(&dots, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
-                          x.Place(point.x), y.Place(point.y), kColours[index % kColours.size()]);
+                          x.Place(point.x), y.Place(point.y), Colour(index));
   }
   absl::StrAppend(&out, "<path d=\"", path, "\" ", stroke, "/>\n");
   constexpr std::size_t kMostDots = 40;
   if (line.points.size() <= kMostDots) {
     absl::StrAppend(&out, dots);
   }
-  const double row = kTop + 12 + 22 * static_cast<double>(index);
+  const double row = LegendRow(index);
   AppendLine(kRight + 16, row, kRight + 46, row, stroke.c_str(), out);
   AppendText(kRight + 54, row + 4, "", line.name, out);
 }
@@ -187,21 +232,63 @@ std::string FormatSvg(const Plot& plot) {
   if (plot.marked_x.has_value()) {
     x.Include(*plot.marked_x);
   }
+  for (const double event : plot.events_x) {
+    x.Include(event);
+  }
   x.Round();
   y.Round();
-  std::string out = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
-      "height=\"%.0f\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222222\">\n"
-      "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
-      kWidth, kHeight, kWidth, kHeight);
+  std::string out = OpenDocument(kHeight);
   AppendAxes(plot, x, y, out);
   if (plot.marked_x.has_value()) {
     const double place = x.Place(*plot.marked_x);
     AppendLine(place, kTop, place, kBottom, "stroke=\"#222222\" stroke-dasharray=\"3,3\"", out);
     AppendText(place + 5, kTop + 14, "", plot.mark, out);
   }
+  AppendEvents(plot, x, out);
   for (std::size_t i = 0; i < plot.lines.size(); ++i) {
-    AppendCurve(plot.lines[i], i, x, y, out);
+    (plot.lines[i].dots ? AppendDots : AppendCurve)(plot.lines[i], i, x, y, out);
+  }
+  return out + "</svg>\n";
+}
+
+std::string FormatBars(const BarPlot& plot) {
+  constexpr double kNamesEnd = 230;
+  constexpr double kBarHeight = 24;
+  constexpr double kBarEvery = 38;
+  Axis x(/*logarithmic=*/false, kNamesEnd, kRight);
+  x.Include(0);
+  for (const BarPlot::Bar& bar : plot.bars) {
+    x.Include(std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0));
+  }
+  x.Round();
+  const double bottom =
+      kTop + kBarEvery * static_cast<double>(std::max(plot.bars.size(), plot.parts.size()));
+  std::string out = OpenDocument(bottom + 64);
+  AppendText(24, 30, "font-size=\"16\" font-weight=\"bold\"", plot.title, out);
+  for (const double tick : x.Ticks()) {
+    AppendLine(x.Place(tick), kTop, x.Place(tick), bottom, "stroke=\"#e4e4e4\"", out);
+    AppendText(x.Place(tick), bottom + 18, "text-anchor=\"middle\"", Tick(tick), out);
+  }
+  AppendText((kNamesEnd + kRight) / 2, bottom + 44, "text-anchor=\"middle\"", plot.x_label, out);
+  const auto box = [&out](double left, double top, double width, double height, std::size_t part) {
+    absl::StrAppendFormat(
+        &out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n", left,
+        top, width, height, Colour(part));
+  };
+  for (std::size_t i = 0; i < plot.bars.size(); ++i) {
+    const double top = kTop + 8 + kBarEvery * static_cast<double>(i);
+    AppendText(kNamesEnd - 8, top + kBarHeight / 2 + 4, "text-anchor=\"end\"", plot.bars[i].name,
+               out);
+    double sum = 0;
+    for (std::size_t part = 0; part < plot.bars[i].parts.size(); ++part) {
+      const double value = plot.bars[i].parts[part];
+      box(x.Place(sum), top, x.Place(sum + value) - x.Place(sum), kBarHeight, part);
+      sum += value;
+    }
+  }
+  for (std::size_t part = 0; part < plot.parts.size(); ++part) {
+    box(kRight + 16, LegendRow(part) - 8, 16, 14, part);
+    AppendText(kRight + 40, LegendRow(part) + 4, "", plot.parts[part], out);
   }
   return out + "</svg>\n";
 }

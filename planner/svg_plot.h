@@ -15,6 +15,7 @@ struct PlotPoint {
 struct PlotLine {
   std::string name;
   std::vector<PlotPoint> points;  // x rises
+  bool dots = false;              // each point alone, and no line
 };
 
 struct Plot {
@@ -26,10 +27,25 @@ struct Plot {
   std::vector<PlotLine> lines;
   std::optional<double> marked_x;  // a vertical line
   std::string mark;                // what it says
+  std::vector<double> events_x;    // faint vertical lines; `event` in the legend is their name
+  std::string event;
+};
+
+// Bars of parts that add up, one below the other, from 0 on.
+struct BarPlot {
+  struct Bar {
+    std::string name;
+    std::vector<double> parts;  // as many as `parts` has names; none below 0
+  };
+  std::string title;
+  std::string x_label;  // with the unit
+  std::vector<std::string> parts;
+  std::vector<Bar> bars;
 };
 
 // A self-contained SVG document: no scripts, styles, fonts or images from elsewhere. Points that
 // are not finite, or not above 0 on a logarithmic axis, are left out. Pure; thread-safe.
 std::string FormatSvg(const Plot& plot);
+std::string FormatBars(const BarPlot& plot);
 
 }  // namespace baton
