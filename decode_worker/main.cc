@@ -43,7 +43,8 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
                    PrefillClient::Create(flags.server.tls));
   DecodeSessions sessions(*core, *prefill, HandoffTimes{});
   LocalGenerator generator(sessions);
-  CompletionsService completions(core->checkpoint(), generator, {});
+  CompletionsService completions(core->checkpoint(), generator,
+                                 {.zones = {.only = flags.server.zone}});
   DecodeService decode(sessions);
   WorkerService worker(*core);
   AdminService admin([&core, &sessions] { return core->Status(sessions.address()); });

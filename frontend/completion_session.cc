@@ -35,6 +35,10 @@ double Milliseconds(const google::protobuf::Duration& duration) {
   return std::chrono::duration<double, std::milli>(FromProtoDuration(duration)).count();
 }
 
+double Seconds(const google::protobuf::Duration& duration) {
+  return std::chrono::duration<double>(FromProtoDuration(duration)).count();
+}
+
 }  // namespace
 
 CompletionSession::CompletionSession(ValidatedRequest request,
@@ -50,12 +54,23 @@ CompletionSession::CompletionSession(ValidatedRequest request,
            .choices = request.choices,
            .stop = std::move(request.stop),
            .path = request.path,
-           .deadline = options_.deadline},
+           .deadline = options_.deadline,
+           .tenant = options_.caller.tenant,
+           .priority = request.priority,
+           .session = std::move(request.session)},
       prompt_tokens_(static_cast<std::uint32_t>(job_.sequence.prompt_size())),
       vocabulary_(static_cast<std::uint32_t>(tokenizer.vocabulary())),
       wants_logprobs_(job_.sequence.has_logprobs()),
       echo_complete_(!job_.sequence.prompt_logprobs()),
+      span_(options_.spans, options_.span_name, options_.caller.traceparent),
       sink_(&sink) {
+  job_.traceparent = span_.traceparent();
+  span_.set_start(options_.arrival);
+  span_.Add("gen_ai.request.id", id_);
+  span_.Add("gen_ai.request.model", options_.model_name);
+  span_.Add("gen_ai.request.max_tokens", std::int64_t{job_.sequence.max_tokens()});
+  span_.Add("gen_ai.request.n", std::int64_t{job_.choices});
+  span_.Add("gen_ai.request.temperature", double{job_.sequence.sampling().temperature()});
   choices_.reserve(job_.choices);
   for (std::uint32_t i = 0; i < job_.choices; ++i) {
     choices_.emplace_back(i, tokenizer, job_.stop, job_.sequence.min_tokens());
@@ -299,6 +314,7 @@ void CompletionSession::EndWell(v1::FinishReason reason) {
   }
   sink->OnChunk(std::move(last));
   Log(absl::OkStatus(), timeline);
+  EndSpan(absl::OkStatus(), timeline);
   running_->End(id_, OutcomeName(timeline));
   Close(absl::OkStatus(), /*cut=*/false);
 }
@@ -312,7 +328,9 @@ void CompletionSession::EndBadly(const absl::Status& status, bool cut) {
       shown = *stop_cause_;
     }
   }
-  Log(shown, MakeTimeline());
+  const v1::Timeline timeline = MakeTimeline();
+  Log(shown, timeline);
+  EndSpan(shown, timeline);
   running_->End(id_, absl::StatusCodeToString(shown.code()));
   Close(shown, cut);
 }
@@ -378,6 +396,27 @@ void CompletionSession::Log(const absl::Status& status, const v1::Timeline& time
             {"completion_tokens", completion_tokens_},
             {"first_token_ms", Milliseconds(timeline.time_to_first_token())},
             {"total_ms", Milliseconds(timeline.total())}});
+}
+
+void CompletionSession::EndSpan(const absl::Status& status, const v1::Timeline& timeline) {
+  if (!span_.recorded()) {
+    return;
+  }
+  span_.Add("baton.tenant", options_.caller.tenant);
+  span_.Add("gen_ai.usage.prompt_tokens", std::int64_t{prompt_tokens_});
+  span_.Add("gen_ai.usage.completion_tokens", std::int64_t{completion_tokens_});
+  if (status.ok()) {
+    span_.Add("baton.path", v1::Path_Name(timeline.path()));
+    span_.Add("baton.reason", v1::RouteReason_Name(timeline.reason()));
+  }
+  if (completion_tokens_ > 0) {
+    span_.Add("gen_ai.latency.time_to_first_token", Seconds(timeline.time_to_first_token()));
+    span_.Add("gen_ai.latency.time_in_queue", Seconds(timeline.queue()));
+    span_.Add("gen_ai.latency.time_in_model_prefill", Seconds(timeline.prefill()));
+    span_.Add("gen_ai.latency.time_in_model_decode", Seconds(timeline.decode()));
+  }
+  span_.Add("gen_ai.latency.e2e", Seconds(timeline.total()));
+  span_.End(status);
 }
 
 }  // namespace baton

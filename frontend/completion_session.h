@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -11,6 +12,8 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/completions.pb.h"
 #include "common/clock.h"
+#include "common/span_log.h"
+#include "frontend/caller.h"
 #include "frontend/choice_stream.h"
 #include "frontend/generator.h"
 #include "frontend/request_validation.h"
@@ -57,6 +60,9 @@ class CompletionSession final : public GenerationObserver,
     TimePoint arrival;
     Duration tokenize{0};
     TimePoint deadline;
+    Caller caller;
+    SpanSink* spans = nullptr;  // null: the request leaves no span. Outlives the generation
+    std::string_view span_name;
   };
 
   // `sink` is used until Detach, `tokenizer` until the end of the generation, `timer` until Detach.
@@ -100,6 +106,7 @@ class CompletionSession final : public GenerationObserver,
   v1::CompleteChunk NewChunk() const;
   v1::Timeline MakeTimeline() const;
   void Log(const absl::Status& status, const v1::Timeline& timeline) const;
+  void EndSpan(const absl::Status& status, const v1::Timeline& timeline);
 
   const std::string id_;
   const Options options_;
@@ -120,6 +127,7 @@ class CompletionSession final : public GenerationObserver,
   std::uint32_t completion_tokens_ = 0;
   TimePoint first_token_;
   TimePoint last_token_;
+  OpenSpan span_;
 
   mutable absl::Mutex mutex_;
   CompletionSink* sink_ ABSL_GUARDED_BY(mutex_);  // null once detached

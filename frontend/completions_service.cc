@@ -40,7 +40,8 @@ CompletionsService::CompletionsService(const Checkpoint& checkpoint,
       options_(std::move(options)),
       validator_(std::make_unique<RequestValidator>(
           checkpoint,
-          options_.model_name.empty() ? checkpoint.config().name : options_.model_name)),
+          options_.model_name.empty() ? checkpoint.config().name : options_.model_name,
+          options_.zones)),
       running_(std::make_shared<RunningRequests>(options_.max_running_requests)),
       timer_(std::make_unique<TimerThread>()),
       long_work_(std::make_unique<WorkThread>(options_.max_long_prompts)) {}
@@ -89,10 +90,15 @@ Reactor* CompletionsService::Launch(Reactor* reactor,
                         .deadline = CallDeadline(context, now,
                                                  {.default_time = options_.default_deadline,
                                                   .longest = options_.max_deadline})};
-  // The request lives as long as its call.
-  const absl::Status status = RunOrPost(request.ByteSizeLong(), [this, reactor, &request, arrival] {
-    reactor->Begin(Admit(request, arrival, *reactor), generator_);
-  });
+  absl::StatusOr<Caller> caller = IdentifyCaller(context);
+  absl::Status status = caller.status();
+  if (status.ok()) {
+    // The request lives as long as its call.
+    status = RunOrPost(request.ByteSizeLong(),
+                       [this, reactor, &request, arrival, caller = *std::move(caller)] {
+                         reactor->Begin(Admit(request, arrival, caller, *reactor), generator_);
+                       });
+  }
   if (!status.ok()) {
     running_->CountRefusal(status.code());
     reactor->Begin(status, generator_);
@@ -101,7 +107,10 @@ Reactor* CompletionsService::Launch(Reactor* reactor,
 }
 
 absl::StatusOr<std::shared_ptr<CompletionSession>> CompletionsService::Admit(
-    const v1::CompleteRequest& request, const Arrival& arrival, CompletionSink& sink) {
+    const v1::CompleteRequest& request,
+    const Arrival& arrival,
+    const Caller& caller,
+    CompletionSink& sink) {
   const auto admit = [&]() -> absl::StatusOr<std::shared_ptr<CompletionSession>> {
     RETURN_IF_ERROR(running_->CheckIntake());
     const TimePoint begin = Clock::System().Now();
@@ -114,7 +123,10 @@ absl::StatusOr<std::shared_ptr<CompletionSession>> CompletionsService::Admit(
         CompletionSession::Options{.model_name = validator_->model_name(),
                                    .arrival = arrival.when,
                                    .tokenize = Clock::System().Now() - begin,
-                                   .deadline = arrival.deadline},
+                                   .deadline = arrival.deadline,
+                                   .caller = caller,
+                                   .spans = options_.spans,
+                                   .span_name = options_.span_name},
         checkpoint_.tokenizer(), sink, *timer_);
     RETURN_IF_ERROR(session->Enter(running_));
     return session;

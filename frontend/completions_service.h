@@ -7,25 +7,31 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "baton/v1/completions.grpc.pb.h"
+#include "common/span_log.h"
+#include "frontend/caller.h"
 #include "frontend/drain_target.h"
 #include "frontend/generator.h"
+#include "frontend/request_validation.h"
 #include "model/checkpoint.h"
 
 namespace baton {
 
 class CompletionSession;
 class CompletionSink;
-class RequestValidator;
 class RunningRequests;
 class TimerThread;
 class WorkThread;
 
 struct CompletionsOptions {
   std::string model_name;  // empty: the checkpoint's own name
+  ZoneRules zones;
+  SpanSink* spans = nullptr;  // hears of every request; null: nobody. Outlives the requests
+  std::string_view span_name = "request";  // of these spans; a literal
   // Behaviour.
   std::chrono::milliseconds default_deadline{600'000};  // of a request that brings none
   std::chrono::milliseconds max_deadline{3'600'000};    // a longer one is cut to this
@@ -97,6 +103,7 @@ class CompletionsService final : public v1::Completions::CallbackService, public
   // The session of a request that may run, or why it may not.
   absl::StatusOr<std::shared_ptr<CompletionSession>> Admit(const v1::CompleteRequest& request,
                                                            const Arrival& arrival,
+                                                           const Caller& caller,
                                                            CompletionSink& sink);
   absl::Status TokenizeNow(const v1::TokenizeRequest& request,
                            v1::TokenizeResponse& response) const;

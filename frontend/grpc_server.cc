@@ -1,5 +1,6 @@
 #include "frontend/grpc_server.h"
 
+#include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -52,6 +53,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   KeepGrpcRunning();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  if (options.channelz) {
+    grpc::channelz::experimental::InitChannelzService();
+  }
   grpc::ServerBuilder builder;
   Configure(builder, options);
   ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,

@@ -28,6 +28,8 @@ struct GrpcServerOptions {
   std::string listen = "127.0.0.1:0";  // host:port; 0: a free port
   std::string advertise_host;          // empty: the host of `listen`
   TlsFiles tls;
+  bool channelz =
+      false;  // serve grpc.channelz.v1 too; one server of the process turns it on for all
   std::chrono::milliseconds drain_grace{30'000};
   // A peer with open calls that has been silent for the first is pinged, and its calls are
   // cancelled when it does not answer in the second: its machine or the network to it has vanished.
@@ -71,8 +73,8 @@ class GrpcServer {
   // SetReady(true).
   void AddDoor(std::string key, std::string address);
 
-  // `end_streams` is called by Run when no request is under way any more: it ends calls that last as
-  // long as the process, which the stop would otherwise wait for. Call before Run.
+  // `end_streams` is called by Run when no request is under way any more: it ends calls that last
+  // as long as the process, which the stop would otherwise wait for. Call before Run.
   void BeforeStop(std::function<void()> end_streams) { end_streams_ = std::move(end_streams); }
 
   // Sets the health of every service. The first true prints `ready <role> grpc=host:port ...` on

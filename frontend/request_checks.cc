@@ -77,10 +77,6 @@ absl::Status CheckLength(std::string_view field, std::string_view value) {
   return FieldError(field, absl::StrCat("has ", value.size(), " bytes; at most ", kMaxNameBytes));
 }
 
-absl::Status NotYet(std::string_view field) {
-  return FieldError(field, "is not supported by this version");
-}
-
 }  // namespace
 
 absl::Status CheckNoUnknownFields(const google::protobuf::Message& request) {
@@ -94,17 +90,13 @@ absl::Status CheckFieldLengths(const v1::CompleteRequest& request) {
   return CheckLength("cache_salt", request.cache_salt());
 }
 
-absl::Status CheckImplemented(const v1::CompleteRequest& request) {
-  if (!request.session().empty()) {
-    return NotYet("session");
+absl::Status CheckZone(const v1::CompleteRequest& request, const std::optional<std::string>& own) {
+  if (request.zone().empty() || !own.has_value() || request.zone() == *own) {
+    return absl::OkStatus();
   }
-  if (!request.zone().empty()) {
-    return NotYet("zone");
-  }
-  if (request.priority() != 0) {
-    return NotYet("priority");
-  }
-  return absl::OkStatus();
+  return FieldError("zone", absl::StrCat("\"", request.zone(), "\" is not served here: this is ",
+                                         own->empty() ? "a worker of no zone"
+                                                      : absl::StrCat("zone \"", *own, "\"")));
 }
 
 absl::Status CheckChoices(const v1::CompleteRequest& request) {

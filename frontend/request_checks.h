@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -18,8 +19,9 @@ absl::Status CheckNoUnknownFields(const google::protobuf::Message& request);
 // request_id, session, zone and cache_salt: at most 128 bytes.
 absl::Status CheckFieldLengths(const v1::CompleteRequest& request);
 
-// Fields of the contract whose behaviour comes in a later version keep their neutral value.
-absl::Status CheckImplemented(const v1::CompleteRequest& request);
+// `own` is the only zone that is served; nullopt: the generator knows which ones are. A request
+// that names no zone may be served anywhere.
+absl::Status CheckZone(const v1::CompleteRequest& request, const std::optional<std::string>& own);
 
 // n: from 1 to 16; logprobs: at most 20.
 absl::Status CheckChoices(const v1::CompleteRequest& request);

@@ -15,8 +15,10 @@
 
 namespace baton {
 
-RequestValidator::RequestValidator(const Checkpoint& checkpoint, std::string model_name)
-    : checkpoint_(checkpoint), model_name_(std::move(model_name)) {
+RequestValidator::RequestValidator(const Checkpoint& checkpoint,
+                                   std::string model_name,
+                                   ZoneRules zones)
+    : checkpoint_(checkpoint), model_name_(std::move(model_name)), zones_(std::move(zones)) {
   const Tokenizer& tokenizer = checkpoint.tokenizer();
   for (int id = 0; id < tokenizer.vocabulary(); ++id) {
     const TokenId token(static_cast<std::uint32_t>(id));
@@ -32,12 +34,14 @@ absl::StatusOr<ValidatedRequest> RequestValidator::Validate(
   RETURN_IF_ERROR(CheckNoUnknownFields(request));
   RETURN_IF_ERROR(CheckModel(request.model()));
   RETURN_IF_ERROR(CheckFieldLengths(request));
-  RETURN_IF_ERROR(CheckImplemented(request));
+  RETURN_IF_ERROR(CheckZone(request, zones_.only));
   RETURN_IF_ERROR(CheckChoices(request));
   RETURN_IF_ERROR(CheckStopStrings(request));
 
   ValidatedRequest result;
   result.path = request.path();
+  result.priority = request.priority();
+  result.session = request.session();
   result.choices = request.has_n() ? request.n() : 1;
   result.echo = request.echo();
   result.stop.assign(request.stop().begin(), request.stop().end());
@@ -48,6 +52,7 @@ absl::StatusOr<ValidatedRequest> RequestValidator::Validate(
     result.sequence.set_prompt_logprobs(request.echo());
   }
   result.sequence.set_cache_salt(request.cache_salt());
+  result.sequence.set_zone(request.zone().empty() ? zones_.of_others : request.zone());
   const std::uint32_t context = static_cast<std::uint32_t>(checkpoint_.config().context_tokens);
   if (request.has_max_tokens() && (request.max_tokens() == 0 || request.max_tokens() > context)) {
     return FieldError("max_tokens", absl::StrCat(request.max_tokens(), " is not from 1 to ",

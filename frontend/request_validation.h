@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,21 +22,29 @@ struct ValidatedRequest {
   std::uint32_t choices = 1;
   bool echo = false;
   std::vector<std::string> stop;  // strings; what `sequence` carries are stop tokens
+  std::int32_t priority = 0;
+  std::string session;
+};
+
+// Residency zones that a server takes.
+struct ZoneRules {
+  // The only one that a request may name; nullopt: any, since the generator knows which there are.
+  std::optional<std::string> only;
+  std::string of_others;  // the zone of a request that names none; empty: none, anywhere will do
 };
 
 // Turns what a client sent into a ValidatedRequest or a status that names the offending field as in
 // the proto.
 //
-// Nothing is ignored: an enum value or a field number this build does not know is INVALID_ARGUMENT,
-// and so is a field whose behaviour comes in a later version. Of several problems the first in the
-// order of the checks is reported; the prompt is tokenized last, and not at all when its length
-// alone shows that it cannot fit.
+// Nothing is ignored: an enum value or a field number this build does not know is
+// INVALID_ARGUMENT. Of several problems the first in the order of the checks is reported; the
+// prompt is tokenized last, and not at all when its length alone shows that it cannot fit.
 //
 // Immutable after construction and therefore thread-safe.
 class RequestValidator {
  public:
   // `checkpoint` must outlive the validator. `model_name` is the name it is served under.
-  RequestValidator(const Checkpoint& checkpoint, std::string model_name);
+  RequestValidator(const Checkpoint& checkpoint, std::string model_name, ZoneRules zones);
 
   absl::StatusOr<ValidatedRequest> Validate(const v1::CompleteRequest& request) const;
 
@@ -56,6 +65,7 @@ class RequestValidator {
 
   const Checkpoint& checkpoint_;
   const std::string model_name_;
+  const ZoneRules zones_;
   std::size_t longest_token_bytes_ = 1;
   std::vector<TokenId> ends_of_sequence_;
 };

@@ -28,26 +28,28 @@ absl::Status CheckListen(ServerKind kind, const ServerFlags& settings) {
   return absl::OkStatus();
 }
 
-// How a server shows what it does. A router makes no steps, so it has nothing to trace.
+absl::Status CheckZone(const std::string& zone) {
+  constexpr std::size_t kMostBytes = 128;
+  return zone.size() <= kMostBytes
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat("--zone: has ", zone.size(), " bytes; at most ", kMostBytes));
+}
+
+// How a server shows what it does.
 void AddProfileFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
-  if (kind == ServerKind::kRouter) {
-    RefuseForNow(flags, "metrics-listen", &settings.metrics_listen);
-    flags.Text("trace-file", &settings.trace_file, "for workers; a value is refused");
-    flags.Check([&settings]() -> absl::Status {
-      return settings.trace_file.empty()
-                 ? absl::OkStatus()
-                 : absl::InvalidArgumentError(
-                       "--trace-file: shows the steps of an engine, and a router has none; give it "
-                       "to a worker");
-    });
-    return;
-  }
   flags.Text("metrics-listen", &settings.metrics_listen,
              "host:port for Prometheus, GET /metrics over HTTP; port 0 takes a free one; empty: "
              "none");
   flags.Text("trace-file", &settings.trace_file,
-             "file that is overwritten with a Chrome trace of every step; ends at 512 MiB; empty: "
-             "none");
+             kind == ServerKind::kRouter
+                 ? "file that is overwritten with a line of JSON for each span of a request; ends "
+                   "at 512 MiB; empty: none"
+                 : "file that is overwritten with a trace of every step and the spans of every "
+                   "request: lines of JSON when its name ends in .jsonl, else a Chrome trace with "
+                   "every operation as well; ends at 512 MiB; empty: none");
+  flags.Switch("channelz", &settings.channelz,
+               "serve grpc.channelz.v1: the state of every connection, to whoever may connect");
   flags.Check([&settings]() -> absl::Status {
     if (settings.metrics_listen.empty()) {
       return absl::OkStatus();
@@ -100,7 +102,11 @@ void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
                 "time for running requests after SIGTERM; then they end with UNAVAILABLE and the "
                 "exit code is 3");
   AddProfileFlags(flags, kind, settings);
-  RefuseForNow(flags, "zone", &settings.zone);
+  flags.Text("zone", &settings.zone,
+             kind == ServerKind::kRouter
+                 ? "residency zone of requests that name none; empty: none"
+                 : "residency zone: requests that name another one are not served here");
+  flags.Check([&settings] { return CheckZone(settings.zone); });
   if (kind == ServerKind::kRouter) {
     RefuseForNow(flags, "http-listen", &settings.http_listen);
   }
@@ -125,6 +131,7 @@ GrpcServerOptions MakeGrpcServerOptions(const ServerFlags& settings, std::string
                             .listen = settings.listen,
                             .advertise_host = settings.advertise_host,
                             .tls = settings.tls,
+                            .channelz = settings.channelz,
                             .drain_grace = std::chrono::milliseconds(settings.drain_grace_ms)};
   if (options.role != "router") {
     // Blocks must not be kept for a minute for a router that the network has taken away. Not

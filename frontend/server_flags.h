@@ -22,11 +22,12 @@ struct ServerFlags {
   std::string log_format = "text";
   TlsFiles tls;
   std::int64_t drain_grace_ms = 30'000;
-  std::string metrics_listen;  // host:port; empty: no metrics. Workers only so far
-  std::string trace_file;      // path; empty: no trace. Workers only
+  std::string metrics_listen;  // host:port; empty: no metrics
+  std::string trace_file;      // path; empty: no trace
+  bool channelz = false;
+  std::string zone;  // residency zone; empty: none
 
-  // Flags of the public surface whose behaviour comes later: a value is refused, not ignored.
-  std::string zone;
+  // A flag of the public surface whose behaviour comes later: a value is refused, not ignored.
   std::string http_listen;
 };
 

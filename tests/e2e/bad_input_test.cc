@@ -214,10 +214,6 @@ void AddOthers(std::vector<BadInput>& inputs) {
                       sampling.GetReflection()->MutableUnknownFields(&sampling)->AddVarint(12, 1);
                     },
                     "sampling.#12"});
-  // Of the contract, but not of this version: refused, never ignored.
-  inputs.push_back({"session", [](auto& request) { request.set_session("s"); }, "session"});
-  inputs.push_back({"zone", [](auto& request) { request.set_zone("z"); }, "zone"});
-  inputs.push_back({"priority", [](auto& request) { request.set_priority(-1); }, "priority"});
 }
 
 std::vector<BadInput> AllBadInputs() {

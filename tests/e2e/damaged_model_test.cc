@@ -135,7 +135,7 @@ TEST_P(DamagedModelTest, WrongUsageIsExitTwo) {
   const std::vector<std::vector<std::string>> wrong = {
       {"--no-such-flag"},        {"--listen"},
       {"--listen", "127.0.0.1"}, {"--listen", "127.0.0.1:99999"},
-      {"--log-level", "loud"},   {"--zone", "somewhere"}};
+      {"--log-level", "loud"},   {"--zone", std::string(129, 'z')}};
   for (const std::vector<std::string>& flags : wrong) {
     SCOPED_TRACE(flags.back());
     ExpectRefusal(flags, kWrongUsage, {flags.front()});

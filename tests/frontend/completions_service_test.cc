@@ -98,6 +98,127 @@ TEST(CompletionsService, AnswersWithTextTokensUsageAndTimeline) {
                                                      FromProtoDuration(timeline.decode()));
 }
 
+TEST(CompletionsService, WhoAsksAndHowUrgentlyIsHandedOn) {
+  CompletionsHarness harness;
+  harness.AnswerWith("x");
+  v1::CompleteRequest request = Request();
+  request.set_session("chat-7");
+  request.set_zone("eu");
+  request.set_priority(-3);
+  grpc::ClientContext context;
+  context.AddMetadata("x-baton-tenant", "team-a");
+  const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  context.AddMetadata("traceparent", trace);
+  v1::CompleteResponse response;
+  ASSERT_TRUE(harness.stub->Complete(&context, request, &response).ok());
+
+  const GenerationJob& job = harness.generator.Await(0)->job;
+  EXPECT_EQ(job.tenant, "team-a");
+  EXPECT_EQ(job.session, "chat-7");
+  EXPECT_EQ(job.sequence.zone(), "eu");
+  EXPECT_EQ(job.priority, -3);
+  EXPECT_EQ(job.traceparent, trace) << "nothing is recorded here, so the trace is passed on";
+
+  ASSERT_TRUE(harness.Complete(Request()).status.ok());
+  const GenerationJob& plain = harness.generator.Await(1)->job;
+  EXPECT_EQ(plain.tenant, "default");
+  EXPECT_EQ(plain.session, "");
+  EXPECT_EQ(plain.sequence.zone(), "");
+  EXPECT_EQ(plain.priority, 0);
+  EXPECT_EQ(plain.traceparent, "");
+}
+
+TEST(CompletionsService, ABadTenantIsRefusedBeforeAnyWork) {
+  CompletionsHarness harness;
+  grpc::ClientContext context;
+  context.AddMetadata("x-baton-tenant", "two words");
+  v1::CompleteResponse response;
+  const absl::Status status =
+      FromGrpcStatus(harness.stub->Complete(&context, Request(), &response));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ViolatedField(status), "x-baton-tenant");
+  EXPECT_EQ(harness.generator.started(), 0u);
+  EXPECT_EQ(harness.service.FinishedRequests().at("INVALID_ARGUMENT"), 1u);
+}
+
+TEST(CompletionsService, AServerOfOneZoneRefusesTheOthers) {
+  CompletionsHarness harness({.zones = {.only = "eu"}});
+  harness.AnswerWith("x");
+  v1::CompleteRequest request = Request();
+  request.set_zone("us");
+  const absl::Status status = harness.Complete(request).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(ViolatedField(status), "zone");
+  request.set_zone("eu");
+  EXPECT_TRUE(harness.Complete(request).status.ok());
+  EXPECT_TRUE(harness.Complete(Request()).status.ok());
+  EXPECT_EQ(harness.generator.Await(1)->job.sequence.zone(), "");
+
+  CompletionsHarness of_no_zone({.zones = {.only = ""}});
+  EXPECT_EQ(ViolatedField(of_no_zone.Complete(request).status), "zone");
+}
+
+TEST(CompletionsService, ARequestOfNoZoneGetsTheServersDefault) {
+  CompletionsHarness harness({.zones = {.of_others = "eu"}});
+  harness.AnswerWith("x");
+  ASSERT_TRUE(harness.Complete(Request()).status.ok());
+  EXPECT_EQ(harness.generator.Await(0)->job.sequence.zone(), "eu");
+  v1::CompleteRequest request = Request();
+  request.set_zone("us");
+  ASSERT_TRUE(harness.Complete(request).status.ok());
+  EXPECT_EQ(harness.generator.Await(1)->job.sequence.zone(), "us");
+}
+
+// Spans of a test, by thread-safe means.
+class KeptSpans final : public SpanSink {
+ public:
+  void Record(Span span) override {
+    absl::MutexLock lock(&mutex_);
+    spans_.push_back(std::move(span));
+  }
+  std::vector<Span> Take() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(spans_, {});
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<Span> spans_;
+};
+
+TEST(CompletionsService, EveryRequestLeavesASpan) {
+  KeptSpans spans;
+  {
+    CompletionsHarness harness({.spans = &spans, .span_name = "test.request"});
+    harness.AnswerWith("ab");
+    ASSERT_TRUE(harness.Complete(Request()).status.ok());
+    harness.generator.on_start = [](FakeGenerator::Fake& fake) {
+      fake.Fail(absl::UnavailableError("nobody"));
+    };
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    v1::CompleteResponse response;
+    EXPECT_FALSE(harness.stub->Complete(&context, Request(), &response).ok());
+
+    const std::vector<Span> kept = spans.Take();
+    ASSERT_EQ(kept.size(), 2u);
+    EXPECT_EQ(kept[0].name, "test.request");
+    EXPECT_TRUE(kept[0].status.ok());
+    EXPECT_EQ(kept[0].parent, std::nullopt);
+    EXPECT_EQ(harness.generator.Await(0)->job.traceparent, kept[0].context.ToString());
+    std::map<std::string_view, Span::Value> attributes(kept[0].attributes.begin(),
+                                                       kept[0].attributes.end());
+    EXPECT_EQ(std::get<std::int64_t>(attributes.at("gen_ai.usage.completion_tokens")), 2);
+    EXPECT_GT(std::get<double>(attributes.at("gen_ai.latency.time_to_first_token")), 0);
+    EXPECT_LT(std::get<double>(attributes.at("gen_ai.latency.time_to_first_token")), 10);
+
+    EXPECT_EQ(kept[1].status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(kept[1].context.ToString().substr(3, 32), "4bf92f3577b34da6a3ce929d0e0e4736");
+    EXPECT_TRUE(kept[1].parent.has_value());
+    EXPECT_EQ(harness.generator.Await(1)->job.traceparent, kept[1].context.ToString());
+  }
+}
+
 TEST(CompletionsService, StreamsAChunkForEveryTokenAndTheSumsInTheLastOnly) {
   CompletionsHarness harness;
   const std::string text = "na\u00efve \U0001F600 DEFx";

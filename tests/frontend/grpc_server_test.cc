@@ -1,5 +1,6 @@
 #include "frontend/grpc_server.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "frontend/admin_service.h"
 #include "tests/frontend/test_certificates.h"
 #include "tests/support/health_client.h"
@@ -61,6 +63,33 @@ class GrpcServerTest : public testing::Test {
 
   AdminService admin_;
 };
+
+// OK, or what a server says to a method it does not have.
+grpc::StatusCode AskChannelz(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  const grpc::ByteBuffer request;
+  grpc::ByteBuffer response;
+  absl::Notification done;
+  grpc::Status status;
+  stub.UnaryCall(&context, "/grpc.channelz.v1.Channelz/GetServers", {}, &request, &response,
+                 [&](const grpc::Status& result) {
+                   status = result;
+                   done.Notify();
+                 });
+  done.WaitForNotification();
+  return status.error_code();
+}
+
+TEST_F(GrpcServerTest, ShowsItsConnectionsOnlyWhenAskedTo) {
+  {
+    const auto server = *Start();
+    EXPECT_EQ(AskChannelz(Connect(server->address())), grpc::StatusCode::UNIMPLEMENTED);
+  }
+  const auto server = *Start({.role = "test", .channelz = true});
+  EXPECT_EQ(AskChannelz(Connect(server->address())), grpc::StatusCode::OK);
+}
 
 // B65, B61.
 TEST_F(GrpcServerTest, HealthFollowsReadyForEveryService) {

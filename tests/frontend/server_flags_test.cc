@@ -29,26 +29,27 @@ TEST(ServerFlags, DefaultsAreThoseOfTheKind) {
 }
 
 TEST(ServerFlags, FlagsOfLaterVersionsAreRefusedNotIgnored) {
-  for (const char* flag : {"--zone", "--metrics-listen", "--http-listen"}) {
-    const Outcome outcome = Parse(ServerKind::kRouter, {flag, "x"});
-    EXPECT_EQ(outcome.code, 2) << flag;
-    EXPECT_NE(outcome.errors.find(flag), std::string::npos) << outcome.errors;
-  }
-}
-
-TEST(ServerFlags, WorkersShowWhatTheyDo) {
-  const Outcome outcome =
-      Parse(ServerKind::kWorker, {"--metrics-listen", "127.0.0.1:0", "--trace-file", "steps.json"});
-  EXPECT_EQ(outcome.code, std::nullopt) << outcome.errors;
-  EXPECT_EQ(outcome.settings.metrics_listen, "127.0.0.1:0");
-  EXPECT_EQ(outcome.settings.trace_file, "steps.json");
-  EXPECT_EQ(Parse(ServerKind::kWorker, {"--metrics-listen", "9090"}).code, 2);
-}
-
-TEST(ServerFlags, ARouterSaysThatItHasNothingToTrace) {
-  const Outcome outcome = Parse(ServerKind::kRouter, {"--trace-file", "steps.json"});
+  const Outcome outcome = Parse(ServerKind::kRouter, {"--http-listen", "x"});
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_NE(outcome.errors.find("give it to a worker"), std::string::npos) << outcome.errors;
+  EXPECT_NE(outcome.errors.find("--http-listen"), std::string::npos) << outcome.errors;
+}
+
+TEST(ServerFlags, EveryServerShowsWhatItDoes) {
+  for (const ServerKind kind : {ServerKind::kRouter, ServerKind::kWorker}) {
+    const Outcome outcome = Parse(kind, {"--metrics-listen", "127.0.0.1:0", "--trace-file",
+                                         "steps.json", "--zone", "eu", "--channelz"});
+    EXPECT_EQ(outcome.code, std::nullopt) << outcome.errors;
+    EXPECT_EQ(outcome.settings.metrics_listen, "127.0.0.1:0");
+    EXPECT_EQ(outcome.settings.trace_file, "steps.json");
+    EXPECT_EQ(outcome.settings.zone, "eu");
+    EXPECT_TRUE(MakeGrpcServerOptions(outcome.settings, "x").channelz);
+    EXPECT_EQ(Parse(kind, {"--metrics-listen", "9090"}).code, 2);
+    EXPECT_FALSE(Parse(kind, {}).settings.channelz);
+  }
+  const std::string zone(129, 'z');
+  const Outcome long_zone = Parse(ServerKind::kWorker, {"--zone", zone.c_str()});
+  EXPECT_EQ(long_zone.code, 2);
+  EXPECT_NE(long_zone.errors.find("--zone"), std::string::npos) << long_zone.errors;
 }
 
 // T53.
