@@ -69,7 +69,8 @@ grpc::StatusCode AskChannelz(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  const grpc::ByteBuffer request;
+  const grpc::Slice empty;
+  const grpc::ByteBuffer request(&empty, 1);
   grpc::ByteBuffer response;
   absl::Notification done;
   grpc::Status status;
