@@ -1,7 +1,5 @@
 #include "bench/service_row.h"
 
-#include <sys/prctl.h>
-
 #include <thread>
 #include <utility>
 
@@ -18,7 +16,7 @@ namespace baton {
 namespace {
 
 constexpr int kChunkBlocks = 16;  // rows of one step of the engine, in blocks
-constexpr Duration kHandOverPoll = std::chrono::microseconds(200);
+constexpr Duration kHandOverPoll = std::chrono::microseconds(500);
 
 // Hex digits of an id, or an error.
 template <typename Id>
@@ -159,7 +157,6 @@ class ServiceSender final : public TransferSender {
   }
   absl::StatusOr<Report> Send() override {
     Posting posting;
-    const TransferStats before = end_->service->stats();
     end_->end.Expect();
     OfferRequest offer{.id = handoff_,
                        .epoch = 1,
@@ -176,13 +173,10 @@ class ServiceSender final : public TransferSender {
                             .layer_count = shape_.layers});
       }
     } else {
-      for (int layer = 0; layer < shape_.layers; ++layer) {
-        MarkReady(posting, {.first_block = 0,
-                            .block_count = shape_.blocks,
-                            .first_layer = layer,
-                            .layer_count = 1});
-        RETURN_IF_ERROR(AwaitHandedOver(before.bytes_sent, layer + 1));
-      }
+      const std::uint64_t before = end_->service->stats().bytes_sent;
+      MarkEveryOther(posting, 0);
+      RETURN_IF_ERROR(AwaitHandedOver(before, (shape_.layers + 1) / 2));
+      MarkEveryOther(posting, 1);
     }
     posting([&] {
       end_->service->FinishComputing(handoff_);
@@ -199,6 +193,15 @@ class ServiceSender final : public TransferSender {
       end_->service->MarkReady(handoff_, range);
       return 0;
     });
+  }
+
+  // One layer of all blocks at a time.
+  void MarkEveryOther(Posting& posting, int first) {
+    for (int layer = first; layer < shape_.layers; layer += 2) {
+      MarkReady(
+          posting,
+          {.first_block = 0, .block_count = shape_.blocks, .first_layer = layer, .layer_count = 1});
+    }
   }
   // Until so many layers of all blocks are on their way.
   absl::Status AwaitHandedOver(std::uint64_t sent_before, int layers) {
@@ -294,8 +297,6 @@ absl::StatusOr<std::unique_ptr<TransferReceiver>> MakeServiceReceiver(const std:
 }
 
 absl::Status RunServiceSender(const ServiceRow& service, const TransferShape& shape) {
-  // The pause between two looks at what has been sent is to be as short as it says.
-  prctl(PR_SET_TIMERSLACK, 1);
   ASSIGN_OR_RETURN(std::unique_ptr<ServiceEnd> end, MakeEnd(service, shape, service.memory));
   ServiceSender sender(shape, std::move(end));
   return RunSender(sender);

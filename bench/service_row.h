@@ -22,8 +22,8 @@ struct ServiceRow {
 
 // A handoff from one TransferService to another, as between two workers. Blocks become ready as in
 // a prefill worker, chunks of 256 tokens at a time. With Piece::kBlock all layers of a chunk at
-// once. With Piece::kLayer one layer of the whole prompt after the other, each marked when the one
-// before has been handed to the transport, so that no two travel as one piece.
+// once. With Piece::kLayer one layer of the whole prompt at a time, first every other one and, when
+// these have been handed to the transport, those between, so that no two travel as one piece.
 absl::StatusOr<std::unique_ptr<TransferReceiver>> MakeServiceReceiver(const std::string& row,
                                                                       const ServiceRow& service,
                                                                       const TransferShape& shape);

@@ -91,6 +91,9 @@ class ConnectionTable {
   void SendControl(PeerId peer, const wire::Message& message);
   absl::Status SendData(Connection& connection, OutgoingMessage message);
   void DataSent(PeerId peer);
+  bool SendsChecksums(const Connection& connection, std::size_t payload_bytes) const {
+    return transport_.SendsChecksums(connection.peer, payload_bytes);
+  }
 
   // Whether the peer of a connection may fetch in this way: 0 for DATA, or the kind of a reader.
   bool Allows(std::uint16_t reads) const;

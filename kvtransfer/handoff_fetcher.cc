@@ -88,6 +88,7 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
   Pieces pieces{.round = data.round,
                 .layers = {data.first_layer, data.layer_count},
                 .crc32c = data.crc32c,
+                .checksum_follows = data.checksum_follows != 0,
                 .blocks = data.blocks};
   dropped = CheckSender(*entry, connection, data.epoch);
   if (!dropped && entry->reader() != nullptr) {
@@ -111,9 +112,8 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
     plan.destinations.push_back(Piece(*entry, block, pieces.layers));
   }
   plan.token = BeginReceive(*entry, std::move(pieces));
-  if (options_.pool.kind == MemoryKind::kHost) {
-    plan.copied = receives_.at(plan.token).copied = std::make_shared<CopiedChecksum>();
-  } else {
+  plan.copied = receives_.at(plan.token).copied = std::make_shared<CopiedChecksum>();
+  if (options_.pool.kind != MemoryKind::kHost) {
     plan.verify = [this, token = plan.token](ConstParts payload) { return Verify(token, payload); };
   }
   return plan;
@@ -165,6 +165,9 @@ std::optional<DropReason> HandoffFetcher::OnReady(const Connection& connection,
   }
   const TransferToken token = BeginReceive(*entry, std::move(pieces));
   read.token = token;
+  if (options_.pool.kind == MemoryKind::kHost) {
+    read.copied = receives_.at(token).copied = std::make_shared<CopiedChecksum>();
+  }
   if (const absl::Status status = reader->Read(connection.peer, std::move(read)); !status.ok()) {
     OnReceived(token, status);
   }
@@ -429,14 +432,11 @@ std::span<std::byte> HandoffFetcher::Piece(const Entry& entry,
 
 bool HandoffFetcher::ChecksumHolds(const Entry& entry, const Receive& receive) const {
   const Pieces& pieces = receive.pieces;
-  if (receive.copied != nullptr && receive.copied->bytes == PieceBytes(pieces)) {
-    return receive.copied->crc32c == pieces.crc32c;
-  }
   std::vector<std::span<const std::byte>> parts;
   for (const std::uint32_t block : pieces.blocks) {
     parts.push_back(Piece(entry, block, pieces.layers));
   }
-  return Checksum(parts) == pieces.crc32c;
+  return Matches(receive, parts);
 }
 
 bool HandoffFetcher::Verify(TransferToken token, ConstParts payload) {
@@ -444,8 +444,18 @@ bool HandoffFetcher::Verify(TransferToken token, ConstParts payload) {
   if (found == receives_.end()) {
     return false;
   }
-  found->second.verified = Checksum(payload) == found->second.pieces.crc32c;
+  found->second.verified = Matches(found->second, payload);
   return found->second.verified;
+}
+
+bool HandoffFetcher::Matches(const Receive& receive, ConstParts payload) const {
+  const CopiedChecksum* const copied = receive.copied.get();
+  std::optional<std::uint32_t> expected = receive.pieces.crc32c;
+  if (receive.pieces.checksum_follows) {
+    expected = copied != nullptr ? copied->sent : std::nullopt;
+  }
+  const bool taken = copied != nullptr && copied->bytes == PieceBytes(receive.pieces);
+  return expected && *expected == (taken ? copied->crc32c : Checksum(payload));
 }
 
 // Asks for every block that is not whole.

@@ -99,13 +99,14 @@ class HandoffFetcher {
     std::uint32_t round = 0;
     LayerRange layers;
     std::uint32_t crc32c = 0;
+    bool checksum_follows = false;      // `crc32c` comes with the payload instead
     std::vector<std::uint32_t> blocks;  // source indices
   };
   struct Receive {
     HandoffId handoff;
     Pieces pieces;
     bool verified = false;                   // by Verify
-    std::shared_ptr<CopiedChecksum> copied;  // shared with the plan; null for reads
+    std::shared_ptr<CopiedChecksum> copied;  // shared with the plan; null for some reads
   };
 
   TimePoint Now() const { return options_.clock->Now(); }
@@ -125,6 +126,8 @@ class HandoffFetcher {
   bool ChecksumHolds(const Entry& entry, const Receive& receive) const;
   // Of any other: on the payload's way there. Remembered in the receive.
   bool Verify(TransferToken token, ConstParts payload);
+  // Whether a payload has the checksum that its sender said.
+  bool Matches(const Receive& receive, ConstParts payload) const;
 
   void SendFetch(Entry& entry);
   void NextRound(Entry& entry);

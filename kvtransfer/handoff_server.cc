@@ -410,7 +410,7 @@ bool HandoffServer::SendNext(Entry& entry) {
     SayCompleteIfAllSent(entry);
     return true;
   }
-  OutgoingMessage message = MakeMessage(entry, selection);
+  OutgoingMessage message = MakeMessage(entry, *connection, selection);
   const TransferToken token = message.token;
   if (!connections_.SendData(*connection, std::move(message)).ok()) {
     return false;  // the connection is lost, and the offer will be unbound
@@ -454,11 +454,12 @@ wire::Ready HandoffServer::MakeReady(const Entry& entry,
     pieces.push_back(PieceOf(entry, block, selection.layers));
     ready.blocks.push_back({.source = block, .place = entry.request.blocks[block].value()});
   }
-  ready.crc32c = Checksum(pieces);
+  ready.crc32c = Checksum(pieces) ^ (HitFailpoint("prefill.damage_piece").ok() ? 0 : 1);
   return ready;
 }
 
 OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
+                                           const Connection& connection,
                                            const PieceSchedule::Selection& selection) {
   OutgoingMessage message;
   message.payload.reserve(selection.blocks.size());
@@ -473,9 +474,13 @@ OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
                   .layer_count = static_cast<std::uint16_t>(selection.layers.count),
                   .blocks = selection.blocks};
   if (options_.pool.kind == MemoryKind::kHost) {
-    data.crc32c = Checksum(message.payload);
-    if (!HitFailpoint("prefill.damage_piece").ok()) {
-      data.crc32c ^= 1;  // to the other side as if a byte had changed on the way
+    const bool damage = !HitFailpoint("prefill.damage_piece").ok();
+    message.send_checksum = !damage && connections_.SendsChecksums(connection, selection.bytes);
+    if (message.send_checksum) {
+      data.checksum_follows = 1;
+    } else {
+      // Damaged, it is to the other side as if a byte had changed on the way.
+      data.crc32c = Checksum(message.payload) ^ (damage ? 1 : 0);
     }
     message.header = wire::Encode(data);
   } else {

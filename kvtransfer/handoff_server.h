@@ -109,7 +109,9 @@ class HandoffServer {
                                      std::uint32_t block,
                                      LayerRange layers) const;
   wire::Ready MakeReady(const Entry& entry, const PieceSchedule::Selection& selection) const;
-  OutgoingMessage MakeMessage(const Entry& entry, const PieceSchedule::Selection& selection);
+  OutgoingMessage MakeMessage(const Entry& entry,
+                              const Connection& connection,
+                              const PieceSchedule::Selection& selection);
   void SayCompleteIfAllSent(Entry& entry);
   void SayComplete(Entry& entry);
 

@@ -39,6 +39,8 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
   bool busy() const;
   // Pieces are queued or under way: sleep hardly.
   bool moving() const;
+  // So much is arriving that there will be work after a short sleep, whatever wakes us earlier.
+  bool streaming() const { return stats_.receiving >= kStream; }
 
   // Ends every handoff, tells the peers and drains; by force after `bound` of real time. Last call
   // before destruction: sinks of handoffs still open would hear nothing.
@@ -54,6 +56,8 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
   std::vector<HandoffId> LeasesToRenew(PeerId peer) override;
 
  private:
+  static constexpr int kStream = 2;  // messages
+
   struct Parts {
     Parts(const TransferOptions& options,
           Transport& transport,

@@ -22,6 +22,9 @@ namespace {
 constexpr Duration kBusySleep = std::chrono::milliseconds(5);
 // While pieces are under way: without somebody who calls progress nothing overlaps.
 constexpr Duration kMovingSleep = std::chrono::microseconds(200);
+// While much arrives: being woken for every few packets costs both sides more than the copying; the
+// socket holds what comes meanwhile.
+constexpr Duration kStreamSleep = std::chrono::microseconds(100);
 
 struct ReadyCommand {
   HandoffId id;
@@ -182,6 +185,10 @@ class TransferService::Impl {
   }
 
   void Sleep(TransferCore& core) {
+    if (core.streaming()) {
+      SleepFor(kStreamSleep, std::nullopt);
+      return;
+    }
     const std::optional<int> transport_fd = core.PrepareToSleep();
     if (!transport_fd) {
       return;
@@ -190,13 +197,18 @@ class TransferService::Impl {
     if (core.busy()) {
       most = std::min(most, core.moving() ? kMovingSleep : kBusySleep);
     }
+    SleepFor(most, transport_fd);
+  }
+
+  // Until then, a command, or an event of the transport.
+  void SleepFor(Duration most, std::optional<int> transport_fd) {
     const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(most);
     const timespec timeout{.tv_sec = nanoseconds.count() / 1'000'000'000,
                            .tv_nsec = nanoseconds.count() % 1'000'000'000};
-    pollfd fds[] = {{.fd = *transport_fd, .events = POLLIN, .revents = 0},
-                    {.fd = wakeup_.fd(), .events = POLLIN, .revents = 0}};
+    pollfd fds[] = {{.fd = wakeup_.fd(), .events = POLLIN, .revents = 0},
+                    {.fd = transport_fd.value_or(-1), .events = POLLIN, .revents = 0}};
     // An interrupted or failed sleep is a short one.
-    ppoll(fds, 2, &timeout, nullptr);
+    ppoll(fds, transport_fd ? 2 : 1, &timeout, nullptr);
   }
 
   void Publish(const TransferStats& stats) {

@@ -46,6 +46,9 @@ struct OutgoingMessage {
   // In order; the memory stays the caller's until OnSent.
   std::vector<std::span<const std::byte>> payload;
   TransferToken token;
+  // The transport takes the payload's checksum as it sends and tells it to the peer's transport,
+  // which says it in CopiedChecksum::sent. Only where Transport::SendsChecksums.
+  bool send_checksum = false;
   // Only with a payload in device memory, of which the host can take no checksum: makes the header,
   // given the payload's bytes in host memory. Whoever copies them there calls it, once; no
   // transport that moves host memory ever meets one.
@@ -56,6 +59,8 @@ struct OutgoingMessage {
 struct CopiedChecksum {
   std::uint32_t crc32c = 0;
   std::size_t bytes = 0;
+  // Of the whole payload, as the peer's transport read it; only of messages with `send_checksum`.
+  std::optional<std::uint32_t> sent;
 };
 
 // What becomes of the payload of an arriving message.
@@ -107,6 +112,7 @@ struct PoolRange {
 struct PoolRead {
   std::vector<PoolRange> ranges;
   TransferToken token;
+  std::shared_ptr<CopiedChecksum> copied;  // as in a ReceivePlan
 };
 
 // Longest description of a pool.
@@ -160,6 +166,12 @@ class Transport {
   // Takes a message; OnSent follows exactly when OK is returned. Messages without a payload arrive
   // in order.
   virtual absl::Status Send(PeerId peer, OutgoingMessage message) = 0;
+
+  // Whether a message may ask for `send_checksum`. A checksum taken just before the bytes leave
+  // costs half of one taken earlier, since they need not be fetched from memory twice.
+  virtual bool SendsChecksums(PeerId /*peer*/, std::size_t /*payload_bytes*/) const {
+    return false;
+  }
 
   // Names the destinations of a plan that said `later`; OnReceived follows, from Progress. Nothing
   // happens when the payload is gone with its connection: OnReceived has said so.

@@ -68,6 +68,10 @@ class TransportSet final : public Transport {
     return owner != nullptr ? owner->transport->Send(peer, std::move(message))
                             : absl::UnavailableError("connection is closed");
   }
+  bool SendsChecksums(PeerId peer, std::size_t payload_bytes) const override {
+    const auto owner = owners_.find(peer);
+    return owner != owners_.end() && owner->second->transport->SendsChecksums(peer, payload_bytes);
+  }
   void Place(PeerId peer,
              TransferToken token,
              std::vector<std::span<std::byte>> destinations) override {

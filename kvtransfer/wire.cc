@@ -175,6 +175,9 @@ void Fields(Visitor& field, M& message) {
   field(message.first_layer);
   field(message.layer_count);
   field(message.crc32c);
+  if constexpr (Is<M, Data>) {
+    field(message.checksum_follows);
+  }
   field(message.blocks, kMaxDataBlocks);
 }
 

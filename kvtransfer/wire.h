@@ -24,7 +24,7 @@
 // elements.
 namespace baton::wire {
 
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::size_t kFrameBytes = 12;
 
 // Never renumber.
@@ -107,8 +107,9 @@ struct Data {
   std::uint32_t sequence = 0;  // from 0 in each round
   std::uint16_t first_layer = 0;
   std::uint16_t layer_count = 0;
-  std::uint32_t crc32c = 0;           // of the payload
-  std::vector<std::uint32_t> blocks;  // source indices, strictly ascending
+  std::uint32_t crc32c = 0;            // of the payload, unless `checksum_follows`
+  std::uint16_t checksum_follows = 0;  // 1: the transport says it, having sent the payload
+  std::vector<std::uint32_t> blocks;   // source indices, strictly ascending
   friend bool operator==(const Data&, const Data&) = default;
 };
 

@@ -88,6 +88,7 @@ class FaultyTransport final : public Transport, public TransportHandler {
     ++log_->injected;
     if (fault->action == FaultAction::kFlip) {
       to_damage_[read.token] = read.ranges.front().destination.data();
+      read.copied = nullptr;  // what counts is the damage done after the copy
       return inner.Read(peer, std::move(read));
     }
     if (fault->action == FaultAction::kKill) {

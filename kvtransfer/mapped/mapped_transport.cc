@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/status_macros.h"
+#include "kvtransfer/checksum.h"
 
 namespace baton::mapped {
 namespace {
@@ -30,6 +31,9 @@ class MappedTransport final : public Transport, public TransportHandler, public 
   }
   absl::Status Send(PeerId peer, OutgoingMessage message) override {
     return inner_->Send(peer, std::move(message));
+  }
+  bool SendsChecksums(PeerId peer, std::size_t payload_bytes) const override {
+    return inner_->SendsChecksums(peer, payload_bytes);
   }
   void Place(PeerId peer,
              TransferToken token,
@@ -127,7 +131,14 @@ class MappedTransport final : public Transport, public TransportHandler, public 
     reads_.pop_front();
     const std::byte* const base = pools_.at(next.peer).base();
     for (const PoolRange& range : next.read.ranges) {
-      std::memcpy(range.destination.data(), base + range.offset, range.destination.size());
+      const std::size_t bytes = range.destination.size();
+      std::byte* const to = range.destination.data();
+      if (CopiedChecksum* copied = next.read.copied.get()) {
+        copied->crc32c = CopyWithChecksum(to, base + range.offset, bytes, copied->crc32c);
+        copied->bytes += bytes;
+      } else {
+        std::memcpy(to, base + range.offset, bytes);
+      }
     }
     handler_.OnReceived(next.peer, next.read.token, absl::OkStatus());
   }

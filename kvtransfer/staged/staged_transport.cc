@@ -223,7 +223,8 @@ ReceivePlan StagedTransport::OnData(PeerId peer,
     return plan;
   }
   const TransferToken token(next_token_++);
-  ReceivePlan inner{.accept = true, .later = plan.later, .token = token};
+  ReceivePlan inner{
+      .accept = true, .later = plan.later, .token = token, .copied = plan.copied};
   const bool staged = !plan.destinations.empty() && IsDevice(plan.destinations.front());
   if (!staged) {
     inner.destinations = std::move(plan.destinations);

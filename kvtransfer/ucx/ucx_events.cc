@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/crc32c.h"
 #include "common/status_macros.h"
+#include "kvtransfer/checksum.h"
 #include "kvtransfer/ucx/ucx_fragments.h"
 
 namespace baton::ucx {
@@ -209,11 +209,11 @@ ucs_status_t UcxEvents::FragmentArrived(void* events,
     const std::span<std::byte> to =
         incoming.destinations[incoming.part].subspan(incoming.part_filled);
     const std::size_t length = std::min(left, to.size());
-    std::memcpy(to.data(), from, length);
     if (incoming.copied != nullptr) {
-      const std::string_view copied(reinterpret_cast<const char*>(to.data()), length);
-      incoming.copied->crc32c = Crc32c(copied, incoming.copied->crc32c);
+      incoming.copied->crc32c = CopyWithChecksum(to.data(), from, length, incoming.copied->crc32c);
       incoming.copied->bytes += length;
+    } else {
+      std::memcpy(to.data(), from, length);
     }
     from += length;
     left -= length;
@@ -225,6 +225,9 @@ ucs_status_t UcxEvents::FragmentArrived(void* events,
   }
   incoming.filled += data_bytes;
   if (incoming.filled == incoming.payload_bytes) {
+    if (incoming.copied != nullptr) {
+      incoming.copied->sent = fragment->crc32c;
+    }
     self->Finish(*incoming.operation, UCS_OK);
     self->incoming_.erase(found);
   }

@@ -36,8 +36,12 @@ struct Operation {
   std::string header;
   std::vector<ucp_dt_iov_t> parts;
   ucs_status_t status = UCS_INPROGRESS;
-  Operation* message = nullptr;    // of a fragment: the send it belongs to
-  std::size_t fragments_left = 0;  // of a send in fragments
+  // Of a fragment: the send it belongs to.
+  Operation* message = nullptr;
+  // Of a send in fragments.
+  int fragments_posted = 0;  // and not called back
+  bool all_posted = false;   // or given up
+  bool send_checksum = false;
 };
 
 // A payload that is arriving in fragments: where it goes, and how much of it has come.
@@ -60,8 +64,9 @@ struct Arrival {
   std::string payload;         // of a short message
   void* descriptor = nullptr;  // of a long one, to be received or released
   std::size_t payload_bytes = 0;
-  std::uint64_t sequence = 0;  // of an announcement and its answer
-  bool accepted = false;       // of an answer
+  std::uint64_t sequence = 0;              // of an announcement and its answer
+  std::shared_ptr<CopiedChecksum> copied;  // of its plan, while it waits to be placed
+  bool accepted = false;                   // of an answer
 };
 
 // What UCX's callbacks have to say. They run inside UCX's progress and inside the destruction of a

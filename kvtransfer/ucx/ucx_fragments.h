@@ -17,8 +17,10 @@
 //
 //   announcement  uint64 sequence, uint64 bytes of the payload, header of the message
 //   answer        uint64 sequence, uint8: 1 wanted, 0 not
-//   fragment      uint64 sequence, uint64 offset as header; the bytes
+//   fragment      uint64 sequence, uint64 offset, uint32 CRC32C as header; the bytes
 //
+// The CRC32C is that of the payload up to the end of the fragment, or 0 where the message asks for
+// none: taken when the fragment is about to leave, so that the kernel finds its bytes in the cache.
 // Integers are little-endian. Fragments of a message come in the order of their offsets; anything
 // else, and fragments that nobody waits for, are dropped.
 namespace baton::ucx {
@@ -45,11 +47,24 @@ std::optional<Answer> DecodeAnswer(std::string_view bytes);
 struct FragmentHeader {
   std::uint64_t sequence = 0;
   std::uint64_t offset = 0;
+  std::uint32_t crc32c = 0;
 };
 std::string EncodeFragmentHeader(const FragmentHeader& header);
 std::optional<FragmentHeader> DecodeFragmentHeader(std::string_view bytes);
 
-// The parts of a payload, cut into fragments in order.
-std::vector<std::vector<ucp_dt_iov_t>> CutIntoFragments(std::span<const ucp_dt_iov_t> parts);
+// Cuts a payload into fragments, in order. A value; the parts are the caller's and outlive it.
+class FragmentCutter {
+ public:
+  explicit FragmentCutter(std::span<const ucp_dt_iov_t> parts) : parts_(parts) {}
+
+  bool done() const { return next_ == parts_.size(); }
+  // REQUIRES: not done.
+  std::vector<ucp_dt_iov_t> Next();
+
+ private:
+  std::span<const ucp_dt_iov_t> parts_;
+  std::size_t next_ = 0;   // part that the next fragment begins in
+  std::size_t taken_ = 0;  // bytes of it that have gone
+};
 
 }  // namespace baton::ucx

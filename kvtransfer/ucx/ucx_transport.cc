@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/byte_io.h"
+#include "common/crc32c.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kvtransfer/ucx/ucx_events.h"
@@ -19,6 +21,7 @@ namespace {
 
 constexpr std::string_view kRdmaScheme = "rdma:";
 constexpr std::size_t kKeyPaddingBytes = 4096;
+constexpr int kFragmentsPosted = 2;  // to one peer; keeps its socket full
 
 // Calls into UCX and drains what its callbacks have left in UcxEvents; all calls into the handler
 // happen in Progress, outside of UCX's own.
@@ -37,6 +40,9 @@ class UcxTransport final : public Transport, public PoolReader {
   absl::Status RegisterRegion(const MemoryRegion& region) override;
   absl::StatusOr<PeerId> Connect(const std::string& address) override;
   absl::Status Send(PeerId peer, OutgoingMessage message) override;
+  bool SendsChecksums(PeerId peer, std::size_t payload_bytes) const override {
+    return payload_bytes >= kFragmentedBytes && CarrierOf(peer) == "tcp";
+  }
   void Place(PeerId peer,
              TransferToken token,
              std::vector<std::span<std::byte>> destinations) override;
@@ -58,12 +64,19 @@ class UcxTransport final : public Transport, public PoolReader {
   // A connection: open, then closing, then gone once the close and every operation have called
   // back.
   struct Endpoint {
+    struct Sending {
+      Operation* message;
+      FragmentCutter cutter;
+      FragmentHeader next;
+    };
     UcxEvents::EndpointTag tag;
     ucp_ep_h handle = nullptr;
     bool closing = false;
     int outstanding = 0;                                       // operations
     absl::flat_hash_map<TransferToken, Arrival> waiting;       // to be placed later
     absl::flat_hash_map<std::uint64_t, Operation*> announced;  // sends that were not answered
+    std::deque<Sending> sending;                               // answered, to be posted
+    int fragments_posted = 0;                                  // and not called back
     std::uint64_t next_sequence = 1;
     absl::Status why;  // of the end
     mutable std::string carrier;
@@ -94,8 +107,10 @@ class UcxTransport final : public Transport, public PoolReader {
                              Operation& operation);
   absl::Status Announce(Endpoint& endpoint, Operation& message, std::size_t payload_bytes);
   void Answer(Endpoint& endpoint, std::uint64_t sequence, bool accepted);
-  void SendFragments(Endpoint& endpoint, const Arrival& answer);
-  void FragmentSent(const Operation& fragment);
+  void StartFragments(Endpoint& endpoint, const Arrival& answer);
+  void PostFragments(Endpoint& endpoint);
+  void FragmentSent(Endpoint& endpoint, const Operation& fragment);
+  static void GiveUpSending(Endpoint& endpoint, Operation& message);
 
   bool AcceptRequested();
   bool HandleArrivals();
@@ -303,6 +318,7 @@ absl::Status UcxTransport::Send(PeerId peer, OutgoingMessage message) {
   }
   Operation& operation = StartOperation(*endpoint, OperationKind::kSend, message.token);
   operation.header = std::move(message.header);
+  operation.send_checksum = message.send_checksum;
   const bool control = message.payload.empty();
   std::size_t payload_bytes = 0;
   for (const std::span<const std::byte> part : message.payload) {
@@ -387,7 +403,7 @@ void UcxTransport::Answer(Endpoint& endpoint, std::uint64_t sequence, bool accep
   PostOrAbandon(endpoint, kAnswerId, UCP_AM_SEND_FLAG_EAGER, answer).IgnoreError();
 }
 
-void UcxTransport::SendFragments(Endpoint& endpoint, const Arrival& answer) {
+void UcxTransport::StartFragments(Endpoint& endpoint, const Arrival& answer) {
   const auto announced = endpoint.announced.find(answer.sequence);
   if (announced == endpoint.announced.end()) {
     return;
@@ -398,34 +414,67 @@ void UcxTransport::SendFragments(Endpoint& endpoint, const Arrival& answer) {
     events_.Finish(message, UCS_OK);
     return;
   }
-  std::vector<std::vector<ucp_dt_iov_t>> fragments = CutIntoFragments(message.parts);
   message.status = UCS_OK;
-  message.fragments_left = fragments.size();
-  std::uint64_t offset = 0;
-  for (std::vector<ucp_dt_iov_t>& parts : fragments) {
+  endpoint.sending.push_back({.message = &message,
+                              .cutter = FragmentCutter(message.parts),
+                              .next = {.sequence = answer.sequence}});
+  PostFragments(endpoint);
+}
+
+// Few at a time: what waits inside UCX has left the cache when its turn comes, and control messages
+// wait behind it.
+void UcxTransport::PostFragments(Endpoint& endpoint) {
+  while (!endpoint.sending.empty() && endpoint.fragments_posted < kFragmentsPosted) {
+    Endpoint::Sending& sending = endpoint.sending.front();
+    Operation& message = *sending.message;
     Operation& fragment = StartOperation(endpoint, OperationKind::kFragment, TransferToken());
     fragment.message = &message;
-    fragment.header = EncodeFragmentHeader({answer.sequence, offset});
-    fragment.parts = std::move(parts);
+    fragment.parts = sending.cutter.Next();
+    std::size_t bytes = 0;
     for (const ucp_dt_iov_t& part : fragment.parts) {
-      offset += part.length;
+      bytes += part.length;
+      if (message.send_checksum) {
+        sending.next.crc32c =
+            Crc32c({static_cast<const char*>(part.buffer), part.length}, sending.next.crc32c);
+      }
+    }
+    fragment.header = EncodeFragmentHeader(sending.next);
+    sending.next.offset += bytes;
+    ++message.fragments_posted;
+    ++endpoint.fragments_posted;
+    if (sending.cutter.done()) {
+      message.all_posted = true;
+      endpoint.sending.pop_front();
     }
     Follow(fragment, Post(endpoint, kFragmentId, UCP_AM_SEND_FLAG_EAGER, fragment));
   }
 }
 
 // The message is done with its last fragment, and failed if any of them has.
-void UcxTransport::FragmentSent(const Operation& fragment) {
+void UcxTransport::FragmentSent(Endpoint& endpoint, const Operation& fragment) {
   if (fragment.message == nullptr) {
     return;
   }
+  --endpoint.fragments_posted;
   Operation& message = *fragment.message;
+  --message.fragments_posted;
   if (fragment.status != UCS_OK) {
     message.status = fragment.status;
+    GiveUpSending(endpoint, message);
   }
-  if (--message.fragments_left == 0) {
+  if (message.all_posted && message.fragments_posted == 0) {
     events_.Finish(message, message.status);
   }
+  if (!endpoint.closing) {
+    PostFragments(endpoint);
+  }
+}
+
+// What has not been posted of the message never will be.
+void UcxTransport::GiveUpSending(Endpoint& endpoint, Operation& message) {
+  message.all_posted = true;
+  std::erase_if(endpoint.sending,
+                [&](const Endpoint::Sending& sending) { return sending.message == &message; });
 }
 
 void UcxTransport::Close(PeerId peer) {
@@ -448,6 +497,14 @@ void UcxTransport::Close(PeerId peer) {
     events_.Finish(*message, UCS_ERR_CANCELED);
   }
   endpoint->announced.clear();
+  for (const Endpoint::Sending& sending : endpoint->sending) {
+    sending.message->all_posted = true;
+    sending.message->status = UCS_ERR_CANCELED;
+    if (sending.message->fragments_posted == 0) {
+      events_.Finish(*sending.message, UCS_ERR_CANCELED);
+    }
+  }
+  endpoint->sending.clear();
   events_.CancelIncoming(peer);
   endpoint->closing = true;
   if (endpoint->why.ok()) {
@@ -547,7 +604,7 @@ bool UcxTransport::HandleArrivals() {
     if (arrival.kind == Arrival::Kind::kControl) {
       handler_.OnControl(arrival.peer, arrival.header);
     } else if (endpoint != nullptr && arrival.kind == Arrival::Kind::kAnswer) {
-      SendFragments(*endpoint, arrival);
+      StartFragments(*endpoint, arrival);
     } else if (endpoint != nullptr) {
       Receive(*endpoint, std::move(arrival));
     }
@@ -566,6 +623,7 @@ void UcxTransport::Receive(Endpoint& endpoint, Arrival arrival) {
       handler_.OnReceived(arrival.peer, plan.token, endpoint.why);
     }
   } else if (plan.later) {
+    arrival.copied = plan.copied;
     endpoint.waiting[plan.token] = std::move(arrival);
   } else {
     Fill(endpoint, arrival, plan.token, plan.destinations, plan.copied);
@@ -582,7 +640,7 @@ void UcxTransport::Place(PeerId peer,
   if (const auto waiting = endpoint->waiting.find(token); waiting != endpoint->waiting.end()) {
     const Arrival arrival = std::move(waiting->second);
     endpoint->waiting.erase(waiting);
-    Fill(*endpoint, arrival, token, destinations, nullptr);
+    Fill(*endpoint, arrival, token, destinations, arrival.copied);
   }
 }
 
@@ -664,7 +722,7 @@ bool UcxTransport::ReportDone() {
                             ToStatus(operation->status, "receive from the peer"));
         break;
       case OperationKind::kFragment:
-        FragmentSent(*operation);
+        FragmentSent(*endpoints_.at(operation->peer), *operation);
         break;
       case OperationKind::kGet:
         GetDone(operation->peer, operation->token,

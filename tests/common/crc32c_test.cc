@@ -22,9 +22,13 @@ TEST(Crc32c, InstructionAndPortableFormAgreeAtEveryLengthAndSplit) {
   for (char& c : bytes) {
     c = static_cast<char>(random());
   }
-  for (const std::size_t length : {1u, 7u, 8u, 9u, 63u, 12287u, 12288u, 12289u, 24576u, 50000u}) {
+  for (const std::size_t length : {1u, 7u, 8u, 9u, 63u, 255u, 256u, 257u, 511u, 512u, 767u, 12287u,
+                                   12288u, 12289u, 24576u, 50000u}) {
     const std::string_view part = std::string_view(bytes).substr(0, length);
     EXPECT_EQ(Crc32c(part), Crc32cPortable(part)) << length;
+    if (__builtin_cpu_supports("sse4.2") != 0) {
+      EXPECT_EQ(Crc32cSse42(part, 5), Crc32cPortable(part, 5)) << length;
+    }
     EXPECT_EQ(Crc32c(part.substr(length / 3), Crc32c(part.substr(0, length / 3))), Crc32c(part))
         << length;
   }

@@ -152,6 +152,15 @@ TEST_P(HostilePrefill, ReplayedPiecesAreDropped) {
   }));
 }
 
+TEST_P(HostilePrefill, AChecksumThatIsSaidToFollowMustFollow) {
+  Begin();
+  wire::Data data = Good();
+  data.crc32c = 0;
+  data.checksum_follows = 1;
+  ExpectDropped(data, payload_, DropReason::kChecksum);
+  FinishHonestly();
+}
+
 TEST_P(HostilePrefill, BytesThatAreNoMessageAreDropped) {
   Begin();
   const std::uint64_t before = node_->service->stats().dropped_for(DropReason::kMalformed);

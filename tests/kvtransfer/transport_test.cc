@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "kvtransfer/checksum.h"
 #include "kvtransfer/transport_set.h"
 #include "tests/kvtransfer/raw_peer.h"
 #include "tests/kvtransfer/test_transports.h"
@@ -96,6 +97,43 @@ TEST_P(TransportContract, PlacesPayloadsWhereTheReceiverSays) {
     EXPECT_EQ(target.back(), std::byte{0xee});
   }
   EXPECT_TRUE(Both(server, client, [&] { return client.sent.size() == 4; }));
+}
+
+// What the receiving side has copied and what the sending side has read are said apart, so that
+// whoever compares them sees damage between the two.
+TEST_P(TransportContract, TellsTheChecksumThatItIsAskedToSend) {
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
+  ASSERT_TRUE(Both(server, client, [&] { return server.CountOf<wire::Pong>() == 1; }));
+  const std::vector<std::byte> payload = Pattern(1 << 20);
+  if (!client.transport->SendsChecksums(peer, payload.size())) {
+    GTEST_SKIP() << "sends no checksums";
+  }
+  const std::uint32_t expected = Checksum(std::vector{std::span(payload)});
+  for (const bool asked : {true, false}) {
+    std::vector<std::byte> target(payload.size());
+    const auto copied = std::make_shared<CopiedChecksum>();
+    server.plan = [&](std::size_t) {
+      return ReceivePlan{.accept = true,
+                         .destinations = {std::span(target)},
+                         .token = TransferToken(1),
+                         .copied = copied};
+    };
+    const std::size_t before = server.received.size();
+    ASSERT_TRUE(client.transport
+                    ->Send(peer, {.header = "header",
+                                  .payload = {std::span(payload)},
+                                  .token = TransferToken(2),
+                                  .send_checksum = asked})
+                    .ok());
+    ASSERT_TRUE(Both(server, client, [&] { return server.received.size() > before; }));
+    EXPECT_EQ(copied->bytes, payload.size());
+    EXPECT_EQ(copied->crc32c, expected);
+    EXPECT_EQ(copied->sent == expected, asked);
+    EXPECT_EQ(target, payload);
+  }
 }
 
 TEST_P(TransportContract, DropsPayloadsNobodyWantsAndGoesOn) {

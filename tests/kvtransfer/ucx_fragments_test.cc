@@ -27,10 +27,9 @@ TEST(UcxFragments, CutInOrderWithoutLossAndWithinASegment) {
       parts.push_back({.buffer = &memory[2 * i * part_bytes], .length = part_bytes});
     }
 
-    const std::vector<std::vector<ucp_dt_iov_t>> fragments = CutIntoFragments(parts);
-
     std::size_t at = 0;  // in the payload
-    for (const std::vector<ucp_dt_iov_t>& fragment : fragments) {
+    for (FragmentCutter cutter(parts); !cutter.done();) {
+      const std::vector<ucp_dt_iov_t> fragment = cutter.Next();
       EXPECT_LE(BytesOf(fragment), 240u * 1024);
       EXPECT_TRUE(fragment.size() <= 15 || BytesOf(fragment) <= 64u * 1024 + part_bytes);
       for (const ucp_dt_iov_t& part : fragment) {
@@ -55,11 +54,14 @@ TEST(UcxFragments, MessagesHaveTheBytesThatTheyAreSaidToHave) {
   EXPECT_EQ(EncodeAnswer({5, true}), std::string("\5\0\0\0\0\0\0\0\1", 9));
   EXPECT_TRUE(DecodeAnswer(EncodeAnswer({5, true}))->accepted);
   EXPECT_FALSE(DecodeAnswer(EncodeAnswer({5, false}))->accepted);
-  EXPECT_EQ(DecodeFragmentHeader(EncodeFragmentHeader({7, 1u << 20}))->offset, 1u << 20);
+  const std::string fragment = EncodeFragmentHeader({7, 1u << 20, 0x01020304});
+  EXPECT_EQ(fragment, std::string("\7\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\4\3\2\1", 20));
+  EXPECT_EQ(DecodeFragmentHeader(fragment)->offset, 1u << 20);
+  EXPECT_EQ(DecodeFragmentHeader(fragment)->crc32c, 0x01020304u);
 
   EXPECT_FALSE(DecodeAnnouncement(announcement.substr(0, 15), header).has_value());
   EXPECT_FALSE(DecodeAnswer(EncodeAnswer({5, true}).substr(1)).has_value());
-  EXPECT_FALSE(DecodeFragmentHeader(EncodeFragmentHeader({7, 8}) + "x").has_value());
+  EXPECT_FALSE(DecodeFragmentHeader(fragment + "x").has_value());
 }
 
 // A peer that speaks UCX but not our rules.

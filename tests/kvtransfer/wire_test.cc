@@ -84,9 +84,10 @@ std::vector<Golden> Goldens() {
             .first_layer = 4,
             .layer_count = 2,
             .crc32c = 0xdeadbeef,
+            .checksum_follows = 1,
             .blocks = {5, 6}},
        "0400"
-       "34000000" +
+       "36000000" +
            handoff_hex +
            "0700000000000000"
            "02000000"
@@ -94,6 +95,7 @@ std::vector<Golden> Goldens() {
            "0400"
            "0200"
            "efbeadde"
+           "0100"
            "02000000"
            "05000000"
            "06000000"},
@@ -166,7 +168,7 @@ TEST(Wire, BytesAreTheOnesWrittenDown) {
   for (const Golden& golden : Goldens()) {
     EXPECT_EQ(ToHex(Encode(golden.message)),
               "424b5654"
-              "0200" +
+              "0300" +
                   golden.hex);
   }
 }
@@ -237,7 +239,7 @@ TEST(Wire, NamesBothVersionsOfAnotherProtocol) {
   bytes[4] = 9;
   const absl::Status refused = Decode(bytes).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(refused.message().find("ours 2, theirs 9"), absl::string_view::npos) << refused;
+  EXPECT_NE(refused.message().find("ours 3, theirs 9"), absl::string_view::npos) << refused;
 }
 
 TEST(Wire, RefusesUnknownTypesAndOtherProtocols) {
