@@ -8,7 +8,8 @@ receiver drives) and WRITE (the sender drives, and its notification tells the re
   nixl_read_tuned, nixl_write_tuned  over TCP with UCX_TCP_TX_SEG_SIZE=256k and UCX_TCP_RX_SEG_SIZE=512k
   nixl_read_local, nixl_write_local  whatever UCX takes between two processes of one machine
 
-Both sides poll without pause and without NIXL's own progress thread, which on few cores is what serves NIXL best. TCP runs in a
+A transfer is one request of all its pieces, out of lists of descriptors that were prepared when the two met, as
+serving engines do it. Both sides poll without pause and without NIXL's own progress thread, which on few cores is what serves NIXL best. TCP runs in a
 network namespace of the peer's own between two ends of a veth pair, with cubic: NIXL's UCX refuses the loopback device. How
 transfer-bench speaks to a peer: docs/transfer-bench.md.
 """
@@ -82,19 +83,22 @@ class Pool:
         return all(np.array_equal(self.layers[block], self.content(number, index))
                    for index, block in enumerate(self.scatter(number)))
 
-    def pieces(self, number: int, piece: str, base: int | None = None) -> "np.ndarray":
-        """Rows of (address, length, device) in the order of the transfer; at `base` when it is another process's pool."""
+    def pieces(self, piece: str, base: int) -> "np.ndarray":
+        """Rows of (address, length, device): every piece of a pool that begins at `base`, block by block."""
         shape = self.shape
-        block_bytes = shape.layers * shape.layer_bytes
-        starts = (self.base if base is None else base) + self.scatter(number).astype(np.uint64) * np.uint64(block_bytes)
-        length = block_bytes
-        if piece == "layer":
-            steps = np.arange(shape.layers, dtype=np.uint64) * np.uint64(shape.layer_bytes)
-            starts = (steps[:, None] + starts[None, :]).reshape(-1)
-            length = shape.layer_bytes
-        rows = np.zeros((len(starts), 3), dtype=np.uint64)
-        rows[:, 0], rows[:, 1] = starts, length
+        count = shape.pool_blocks * (shape.layers if piece == "layer" else 1)
+        length = shape.layer_bytes * (1 if piece == "layer" else shape.layers)
+        rows = np.zeros((count, 3), dtype=np.uint64)
+        rows[:, 0] = np.uint64(base) + np.arange(count, dtype=np.uint64) * np.uint64(length)
+        rows[:, 1] = length
         return rows
+
+    def indices(self, number: int, piece: str) -> list[int]:
+        """Which rows of `pieces` transfer `number` moves, in its order."""
+        blocks = self.scatter(number)
+        if piece == "block":
+            return blocks.tolist()
+        return (np.arange(self.shape.layers)[:, None] + blocks[None, :] * self.shape.layers).reshape(-1).tolist()
 
 
 class Side:
@@ -118,13 +122,17 @@ class Side:
         self.other_name = self.agent.add_remote_agent(base64.b64decode(other["metadata"]))
         if isinstance(self.other_name, bytes):
             self.other_name = self.other_name.decode()
+        self.prepared = {
+            piece: (self.agent.prep_xfer_dlist("", self.pool.pieces(piece, self.pool.base), "DRAM"),
+                    self.agent.prep_xfer_dlist(self.other_name, self.pool.pieces(piece, self.other_base), "DRAM"))
+            for piece in ("block", "layer")}
 
     def drive(self, operation: str, piece: str, number: int) -> float:
         """Runs a transfer to its end; the seconds that its posting took."""
+        ours, theirs = self.pool.indices(number, piece), self.other_pool.indices(number, piece)
         start = time.perf_counter()
-        ours = self.agent.get_xfer_descs(self.pool.pieces(number, piece), "DRAM")
-        theirs = self.agent.get_xfer_descs(self.other_pool.pieces(number, piece, self.other_base), "DRAM")
-        handle = self.agent.initialize_xfer(operation, ours, theirs, self.other_name, str(number).encode())
+        ours_prepared, theirs_prepared = self.prepared[piece]
+        handle = self.agent.make_prepped_xfer(operation, ours_prepared, ours, theirs_prepared, theirs, str(number).encode())
         state = self.agent.transfer(handle)
         posting = time.perf_counter() - start
         while state == "PROC":
@@ -214,22 +222,25 @@ def enter_network() -> None:
 
 
 def serve() -> None:
-    """What transfer-bench talks to: hands each request to the receiver of its flavour, started when first asked for."""
+    """What transfer-bench talks to: hands each request to the receiver of its row, started when first asked for.
+
+    Every row has processes and pools of its own, as those of transfer-bench have: a pool that another row has just used is
+    partly in the processor's cache."""
     receivers = {}
     say(json.dumps({"transports": [f"nixl_{operation}{flavour}" for flavour in FLAVOURS for operation in ("read", "write")]}))
     number = 0
     for line in sys.stdin:
         _, transport, piece, _ = line.split()
         operation = "READ" if transport.startswith("nixl_read") else "WRITE"
-        flavour = transport.removeprefix("nixl_read").removeprefix("nixl_write")
-        if flavour not in receivers:
-            receivers[flavour] = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--receive", flavour],
-                                                  env=os.environ | FLAVOURS[flavour], stdin=subprocess.PIPE,
-                                                  stdout=subprocess.PIPE, text=True, bufsize=1)
-            receivers[flavour].stdout.readline()
+        if transport not in receivers:
+            flavour = transport.removeprefix("nixl_read").removeprefix("nixl_write")
+            receivers[transport] = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--receive", flavour],
+                                                    env=os.environ | FLAVOURS[flavour], stdin=subprocess.PIPE,
+                                                    stdout=subprocess.PIPE, text=True, bufsize=1)
+            receivers[transport].stdout.readline()
         number += 1
-        receivers[flavour].stdin.write(f"{operation} {piece} {number}\n")
-        say(receivers[flavour].stdout.readline().strip() or json.dumps({"error": f"the receiver of {transport} has ended"}))
+        receivers[transport].stdin.write(f"{operation} {piece} {number}\n")
+        say(receivers[transport].stdout.readline().strip() or json.dumps({"error": f"the receiver of {transport} has ended"}))
     for receiver in receivers.values():
         receiver.stdin.close()
         receiver.wait(timeout=10)

@@ -130,6 +130,7 @@ absl::StatusOr<std::unique_ptr<ServiceEnd>> MakeEnd(const ServiceRow& row,
   // A row that fell back to another transport would measure that.
   options.transport.forced = row.mapped ? std::optional(TransportKind::kMapped) : std::nullopt;
   options.instance = end->instance;
+  options.checksums = row.checksums;
   options.pool = end->pool->region();
   ASSIGN_OR_RETURN(end->service, TransferService::Start(std::move(options), factory));
   return end;

@@ -18,6 +18,7 @@ struct ServiceRow {
   std::function<TransportFactory()> transport;
   PoolMemory memory = PoolMemory::kHugePages;  // of the sender's pool
   bool mapped = false;                         // kSharedFile: the receiver reads it by mapping it
+  bool checksums = true;                       // of both sides
 };
 
 // A handoff from one TransferService to another, as between two workers. Blocks become ready as in

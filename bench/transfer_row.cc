@@ -66,10 +66,18 @@ const std::vector<TransferRow>& TransferRows() {
       Memcpy("memcpy_memfd", PoolMemory::kSharedFile),
       Socket("raw_tcp", /*checksums=*/false),
       Socket("raw_tcp_crc32c", /*checksums=*/true),
-      // Every message of a TransferService has a checksum that both sides compute.
+      // Every message of a TransferService has a checksum that both sides compute, but for the rows
+      // that show what these cost.
       Service("tcp", "raw_tcp_crc32c", {.transport = MakeUcx, .memory = PoolMemory::kHugePages}),
       Service("mapped", "memcpy_memfd",
               {.transport = MakeUcx, .memory = PoolMemory::kSharedFile, .mapped = true}),
+      Service("tcp_unchecked", "raw_tcp",
+              {.transport = MakeUcx, .memory = PoolMemory::kHugePages, .checksums = false}),
+      Service("mapped_unchecked", "memcpy_memfd",
+              {.transport = MakeUcx,
+               .memory = PoolMemory::kSharedFile,
+               .mapped = true,
+               .checksums = false}),
       Service("grpc", "raw_tcp_crc32c",
               {.transport = [] { return grpc_stream::MakeTransport({}); }}),
   };

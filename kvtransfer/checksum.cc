@@ -11,9 +11,8 @@
 namespace baton {
 namespace {
 
-// What the checksum has just read is still in the first-level cache when it is copied; a multiple
-// of the three streams that Crc32c reads side by side.
-constexpr std::size_t kStepBytes = std::size_t{12} * 1024;
+// What the checksum has just read is still in the first-level cache when it is copied.
+constexpr std::size_t kStepBytes = std::size_t{4} * 1024;
 constexpr std::size_t kLineBytes = 64;
 // Shorter copies stay in the cache, where their reader finds them.
 constexpr std::size_t kLeastStreamed = std::size_t{4} * 1024;
@@ -39,7 +38,8 @@ void StreamLines128(std::byte* to, const std::byte* from, std::size_t bytes) {
   }
 }
 
-void StreamCopy(std::byte* to, const std::byte* from, std::size_t bytes) {
+// Leaves the order of its stores to the caller.
+void CopyLines(std::byte* to, const std::byte* from, std::size_t bytes) {
   static const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0;
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kLineBytes;
   const std::size_t head = misaligned == 0 ? 0 : std::min(bytes, kLineBytes - misaligned);
@@ -50,6 +50,15 @@ void StreamCopy(std::byte* to, const std::byte* from, std::size_t bytes) {
 }
 
 }  // namespace
+
+void StreamCopy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes < kLeastStreamed) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  CopyLines(to, from, bytes);
+  _mm_sfence();
+}
 
 std::uint32_t Checksum(ConstParts payload) {
   std::uint32_t crc = 0;
@@ -71,7 +80,7 @@ std::uint32_t CopyWithChecksum(std::byte* to,
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t step = std::min(kStepBytes, bytes - done);
     crc = Crc32c(AsText(from + done, step), crc);
-    StreamCopy(to + done, from + done, step);
+    CopyLines(to + done, from + done, step);
     done += step;
   }
   _mm_sfence();  // streamed stores are ordered with nothing else

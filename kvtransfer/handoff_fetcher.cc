@@ -112,7 +112,9 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
     plan.destinations.push_back(Piece(*entry, block, pieces.layers));
   }
   plan.token = BeginReceive(*entry, std::move(pieces));
-  plan.copied = receives_.at(plan.token).copied = std::make_shared<CopiedChecksum>();
+  if (options_.checksums) {
+    plan.copied = receives_.at(plan.token).copied = std::make_shared<CopiedChecksum>();
+  }
   if (options_.pool.kind != MemoryKind::kHost) {
     plan.verify = [this, token = plan.token](ConstParts payload) { return Verify(token, payload); };
   }
@@ -165,7 +167,7 @@ std::optional<DropReason> HandoffFetcher::OnReady(const Connection& connection,
   }
   const TransferToken token = BeginReceive(*entry, std::move(pieces));
   read.token = token;
-  if (options_.pool.kind == MemoryKind::kHost) {
+  if (options_.pool.kind == MemoryKind::kHost && options_.checksums) {
     read.copied = receives_.at(token).copied = std::make_shared<CopiedChecksum>();
   }
   if (const absl::Status status = reader->Read(connection.peer, std::move(read)); !status.ok()) {
@@ -449,6 +451,9 @@ bool HandoffFetcher::Verify(TransferToken token, ConstParts payload) {
 }
 
 bool HandoffFetcher::Matches(const Receive& receive, ConstParts payload) const {
+  if (!options_.checksums) {
+    return true;
+  }
   const CopiedChecksum* const copied = receive.copied.get();
   std::optional<std::uint32_t> expected = receive.pieces.crc32c;
   if (receive.pieces.checksum_follows) {

@@ -454,7 +454,9 @@ wire::Ready HandoffServer::MakeReady(const Entry& entry,
     pieces.push_back(PieceOf(entry, block, selection.layers));
     ready.blocks.push_back({.source = block, .place = entry.request.blocks[block].value()});
   }
-  ready.crc32c = Checksum(pieces) ^ (HitFailpoint("prefill.damage_piece").ok() ? 0 : 1);
+  if (options_.checksums) {
+    ready.crc32c = Checksum(pieces) ^ (HitFailpoint("prefill.damage_piece").ok() ? 0 : 1);
+  }
   return ready;
 }
 
@@ -475,10 +477,11 @@ OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
                   .blocks = selection.blocks};
   if (options_.pool.kind == MemoryKind::kHost) {
     const bool damage = !HitFailpoint("prefill.damage_piece").ok();
-    message.send_checksum = !damage && connections_.SendsChecksums(connection, selection.bytes);
+    message.send_checksum =
+        options_.checksums && !damage && connections_.SendsChecksums(connection, selection.bytes);
     if (message.send_checksum) {
       data.checksum_follows = 1;
-    } else {
+    } else if (options_.checksums) {
       // Damaged, it is to the other side as if a byte had changed on the way.
       data.crc32c = Checksum(message.payload) ^ (damage ? 1 : 0);
     }

@@ -66,6 +66,8 @@ struct TransferOptions {
   PoolRegion pool;
   TransferTimes times;
   TransportPolicy transport;
+  // Off only to measure what they cost, at both sides: damaged pieces are then taken for good ones.
+  bool checksums = true;
   std::size_t message_bytes = 3 << 20;  // of one DATA message: 2 to 4 MB is what TCP wants
   int messages_in_flight = 8;           // DATA messages under way for each peer; 8 reach full speed
   std::size_t credit_bytes = 32 << 20;  // under way for each handoff, told to the prefill side

@@ -137,7 +137,7 @@ class MappedTransport final : public Transport, public TransportHandler, public 
         copied->crc32c = CopyWithChecksum(to, base + range.offset, bytes, copied->crc32c);
         copied->bytes += bytes;
       } else {
-        std::memcpy(to, base + range.offset, bytes);
+        StreamCopy(to, base + range.offset, bytes);
       }
     }
     handler_.OnReceived(next.peer, next.read.token, absl::OkStatus());

@@ -213,7 +213,7 @@ ucs_status_t UcxEvents::FragmentArrived(void* events,
       incoming.copied->crc32c = CopyWithChecksum(to.data(), from, length, incoming.copied->crc32c);
       incoming.copied->bytes += length;
     } else {
-      std::memcpy(to.data(), from, length);
+      StreamCopy(to.data(), from, length);
     }
     from += length;
     left -= length;
