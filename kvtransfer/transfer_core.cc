@@ -86,6 +86,12 @@ void TransferCore::OnAccepted(PeerId peer) {
   parts_->connections.OnAccepted(peer);
 }
 
+void TransferCore::OnHeard(PeerId peer) {
+  if (Connection* connection = parts_->connections.Find(peer)) {
+    parts_->connections.OnHeard(*connection);
+  }
+}
+
 void TransferCore::OnControl(PeerId peer, std::string_view header) {
   Connection* connection = parts_->connections.Find(peer);
   if (connection == nullptr) {
@@ -133,9 +139,7 @@ ReceivePlan TransferCore::OnData(PeerId peer, std::string_view header, std::size
 }
 
 void TransferCore::OnReceived(PeerId peer, TransferToken token, const absl::Status& status) {
-  if (Connection* connection = parts_->connections.Find(peer)) {
-    parts_->connections.OnHeard(*connection);
-  }
+  OnHeard(peer);
   parts_->fetcher.OnReceived(token, status);
 }
 

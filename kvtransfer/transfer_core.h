@@ -39,14 +39,15 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
   bool busy() const;
   // Pieces are queued or under way: sleep hardly.
   bool moving() const;
-  // So much is arriving that there will be work after a short sleep, whatever wakes us earlier.
-  bool streaming() const { return stats_.receiving >= kStream; }
+  // See Transport::Streaming.
+  bool streaming() const { return transport_->Streaming(); }
 
   // Ends every handoff, tells the peers and drains; by force after `bound` of real time. Last call
   // before destruction: sinks of handoffs still open would hear nothing.
   void Shutdown(Duration bound);
 
   void OnAccepted(PeerId peer) override;
+  void OnHeard(PeerId peer) override;
   void OnControl(PeerId peer, std::string_view header) override;
   ReceivePlan OnData(PeerId peer, std::string_view header, std::size_t payload_bytes) override;
   void OnReceived(PeerId peer, TransferToken token, const absl::Status& status) override;
@@ -56,8 +57,6 @@ class TransferCore final : public TransportHandler, public ConnectionTable::Obse
   std::vector<HandoffId> LeasesToRenew(PeerId peer) override;
 
  private:
-  static constexpr int kStream = 2;  // messages
-
   struct Parts {
     Parts(const TransferOptions& options,
           Transport& transport,

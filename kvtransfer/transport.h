@@ -88,6 +88,9 @@ class TransportHandler {
   virtual ~TransportHandler() = default;
 
   virtual void OnAccepted(PeerId peer) = 0;
+  // A part of a message has arrived, of which there is nothing else to say yet. On a slow network
+  // that is all that tells of a living peer for a while: what else it says waits behind its data.
+  virtual void OnHeard(PeerId peer) = 0;
   // A message without a payload.
   virtual void OnControl(PeerId peer, std::string_view header) = 0;
   // A message with a payload of `payload_bytes`, which has not been placed anywhere yet.
@@ -188,6 +191,10 @@ class Transport {
   // A descriptor that becomes readable when Progress has work again; nullopt: there is work now, do
   // not sleep.
   virtual std::optional<int> PrepareToSleep() = 0;
+
+  // Whether so much is arriving that there will be work after a short sleep, and it waits at no
+  // cost meanwhile: then it is cheaper not to be woken for it.
+  virtual bool Streaming() const { return false; }
 
   // What carries the messages of this peer: "tcp", "rc_verbs", "inproc".
   virtual std::string CarrierOf(PeerId peer) const = 0;

@@ -110,6 +110,11 @@ class TransportSet final : public Transport {
     return epoll_.get();
   }
 
+  bool Streaming() const override {
+    return std::any_of(members_.begin(), members_.end(),
+                       [](const auto& member) { return member->transport->Streaming(); });
+  }
+
   std::string CarrierOf(PeerId peer) const override {
     const auto owner = owners_.find(peer);
     return owner == owners_.end() ? "unknown" : owner->second->transport->CarrierOf(peer);
@@ -133,6 +138,7 @@ class TransportSet final : public Transport {
       set.owners_[peer] = this;
       set.handler_.OnAccepted(peer);
     }
+    void OnHeard(PeerId peer) override { set.handler_.OnHeard(peer); }
     void OnControl(PeerId peer, std::string_view header) override {
       set.handler_.OnControl(peer, header);
     }

@@ -157,6 +157,7 @@ class FaultyTransport final : public Transport, public TransportHandler {
   }
 
   void OnAccepted(PeerId peer) override { handler_.OnAccepted(peer); }
+  void OnHeard(PeerId peer) override { handler_.OnHeard(peer); }
   void OnControl(PeerId peer, std::string_view header) override {
     handler_.OnControl(peer, header);
   }

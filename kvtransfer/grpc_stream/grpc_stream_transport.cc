@@ -2,17 +2,16 @@
 
 #include <poll.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <deque>
 #include <thread>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "kvtransfer/grpc_stream/incoming_payload.h"
 #include "kvtransfer/grpc_stream/kv_service.h"
+#include "kvtransfer/grpc_stream/outgoing_frames.h"
 
 namespace baton::grpc_stream {
 namespace {
@@ -21,6 +20,8 @@ constexpr std::string_view kScheme = "grpc:";
 // Payloads that have arrived and wait to be placed; the peer waits with the next.
 constexpr std::size_t kMostUnplaced = 4;
 constexpr int kEndPollMs = 5;
+// Of a message of the protocol, which is 2 to 4 MB.
+constexpr std::uint64_t kMaxPayloadBytes = 32 << 20;
 
 std::string HostOf(const std::string& host_port) {
   return host_port.substr(0, host_port.rfind(':'));
@@ -95,11 +96,13 @@ class GrpcStreamTransport final : public Transport {
     if (connection == nullptr) {
       return absl::UnavailableError("connection is closed");
     }
-    // A heartbeat must not wait behind megabytes; nothing relies on the order of the two.
-    auto& queue = message.payload.empty() ? connection->control : connection->data;
-    queue.push_back(std::move(message));
+    connection->outgoing.Push(std::move(message));
     WriteNext(*connection);
     return absl::OkStatus();
+  }
+
+  bool SendsChecksums(PeerId /*peer*/, std::size_t /*payload_bytes*/) const override {
+    return true;
   }
 
   void Place(PeerId peer,
@@ -136,10 +139,12 @@ class GrpcStreamTransport final : public Transport {
   struct Connection {
     PeerId peer;
     Stream* stream = nullptr;  // gone after Finish
-    std::deque<OutgoingMessage> control;
-    std::deque<OutgoingMessage> data;
-    std::optional<TransferToken> writing;
-    absl::flat_hash_map<TransferToken, std::string> unplaced;
+    OutgoingFrames outgoing;
+    bool writing = false;
+    std::optional<TransferToken> written_with_this;  // the message that ends with what is written
+    std::optional<IncomingPayload> arriving;
+    absl::flat_hash_map<TransferToken, IncomingPayload>
+        unplaced;  // whole, but nobody has said where to
     bool reading = false;
     bool closing = false;
     bool finished = false;
@@ -182,24 +187,13 @@ class GrpcStreamTransport final : public Transport {
   }
 
   void WriteNext(Connection& connection) {
-    if (connection.writing || connection.closing ||
-        (connection.control.empty() && connection.data.empty())) {
+    if (connection.writing || connection.closing || connection.outgoing.empty()) {
       return;
     }
-    auto& queue = connection.control.empty() ? connection.data : connection.control;
-    OutgoingMessage message = std::move(queue.front());
-    queue.pop_front();
-    Frame frame{.header = std::move(message.header), .payload = {}};
-    std::size_t bytes = 0;
-    for (const std::span<const std::byte> part : message.payload) {
-      bytes += part.size();
-    }
-    frame.payload.reserve(bytes);
-    for (const std::span<const std::byte> part : message.payload) {
-      frame.payload.append(reinterpret_cast<const char*>(part.data()), part.size());
-    }
-    connection.writing = message.token;
-    connection.stream->Write(std::move(frame));
+    OutgoingFrames::Cut cut = connection.outgoing.Next();
+    connection.writing = true;
+    connection.written_with_this = cut.ends;
+    connection.stream->Write(std::move(cut.frame));
   }
 
   void Handle(StreamEvent& event) {
@@ -241,15 +235,17 @@ class GrpcStreamTransport final : public Transport {
   }
 
   void Written(Connection& connection, bool ok) {
-    const TransferToken token = *std::exchange(connection.writing, std::nullopt);
+    const std::optional<TransferToken> ended =
+        std::exchange(connection.written_with_this, std::nullopt);
+    connection.writing = false;
     if (!ok) {
       BeginClosing(connection, absl::UnavailableError("connection closed by the peer"));
     }
     if (connection.closing) {
       FinishIfIdle(connection);
     }
-    if (!silent_) {
-      handler_.OnSent(connection.peer, token, ok ? absl::OkStatus() : connection.why);
+    if (ended && !silent_) {
+      handler_.OnSent(connection.peer, *ended, ok ? absl::OkStatus() : connection.why);
     }
     WriteNext(connection);
   }
@@ -262,20 +258,45 @@ class GrpcStreamTransport final : public Transport {
       }
       return;
     }
-    if (frame.header.size() > kMaxDataHeaderBytes) {
+    handler_.OnHeard(peer);
+    if (!frame.header.empty() && !Begin(connection, frame)) {
       return;
     }
-    const ReceivePlan plan = handler_.OnData(peer, frame.header, frame.payload.size());
-    if (!plan.accept) {
-      return;
+    std::optional<IncomingPayload>& arriving = connection.arriving;
+    if (!arriving) {
+      return;  // of nothing that was announced
     }
+    arriving->Take(frame);
+    if (arriving->whole()) {
+      End(connection, *std::exchange(arriving, std::nullopt));
+    }
+  }
+
+  // The first frame of a payload. False when there is nothing to take.
+  bool Begin(Connection& connection, const Frame& frame) {
+    if (frame.header.size() > kMaxDataHeaderBytes || frame.more_bytes > kMaxPayloadBytes ||
+        connection.arriving) {
+      return false;
+    }
+    const std::size_t bytes = frame.payload.size() + static_cast<std::size_t>(frame.more_bytes);
+    ReceivePlan plan = handler_.OnData(connection.peer, frame.header, bytes);
     if (connection.closing) {
-      handler_.OnReceived(peer, plan.token, connection.why);
-    } else if (plan.later) {
-      connection.unplaced[plan.token] = std::move(frame.payload);
-    } else {
-      Fill(frame.payload, plan.destinations);
-      handler_.OnReceived(peer, plan.token, absl::OkStatus());
+      if (plan.accept) {
+        handler_.OnReceived(connection.peer, plan.token, connection.why);
+      }
+      return false;
+    }
+    connection.arriving.emplace(std::move(plan), bytes);
+    return true;
+  }
+
+  // All of a payload is here.
+  void End(Connection& connection, IncomingPayload payload) {
+    const TransferToken token = payload.token();
+    if (payload.placed()) {
+      handler_.OnReceived(connection.peer, token, absl::OkStatus());
+    } else if (payload.accepted()) {
+      connection.unplaced.emplace(token, std::move(payload));
     }
   }
 
@@ -284,22 +305,18 @@ class GrpcStreamTransport final : public Transport {
     if (connection == nullptr) {
       return;
     }
-    const auto waiting = connection->unplaced.find(placed.token);
-    if (waiting == connection->unplaced.end()) {
+    std::optional<IncomingPayload>& arriving = connection->arriving;
+    if (arriving && arriving->accepted() && arriving->token() == placed.token) {
+      arriving->Place(placed.destinations);
       return;
     }
-    Fill(waiting->second, placed.destinations);
-    connection->unplaced.erase(waiting);
-    ReadNext(*connection);
-    handler_.OnReceived(placed.peer, placed.token, absl::OkStatus());
-  }
-
-  static void Fill(const std::string& payload,
-                   const std::vector<std::span<std::byte>>& destinations) {
-    const char* from = payload.data();
-    for (const std::span<std::byte> destination : destinations) {
-      std::memcpy(destination.data(), from, destination.size());
-      from += destination.size();
+    const auto waiting = connection->unplaced.find(placed.token);
+    if (waiting != connection->unplaced.end()) {
+      IncomingPayload whole = std::move(waiting->second);
+      connection->unplaced.erase(waiting);
+      whole.Place(placed.destinations);
+      ReadNext(*connection);
+      End(*connection, std::move(whole));
     }
   }
 
@@ -332,10 +349,11 @@ class GrpcStreamTransport final : public Transport {
     if (absl::IsUnavailable(why) && absl::IsUnavailable(status)) {
       why = status;  // says more
     }
-    for (const auto* queue : {&connection->control, &connection->data}) {
-      for (const OutgoingMessage& message : *queue) {
-        handler_.OnSent(connection->peer, message.token, why);
-      }
+    for (const TransferToken token : connection->outgoing.Unfinished()) {
+      handler_.OnSent(connection->peer, token, why);
+    }
+    if (connection->arriving && connection->arriving->accepted()) {
+      handler_.OnReceived(connection->peer, connection->arriving->token(), why);
     }
     for (const auto& [token, payload] : connection->unplaced) {
       handler_.OnReceived(connection->peer, token, why);

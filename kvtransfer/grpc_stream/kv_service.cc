@@ -17,9 +17,9 @@
 namespace baton::grpc_stream {
 namespace {
 
-// A message of the protocol is 2 to 4 MB.
-constexpr int kMaxFrameBytes = 32 << 20;
-// Read ahead of the reader: a whole message, so that the next is there when one has been placed.
+// A frame has at most 256 KiB of a payload, and a header.
+constexpr int kMaxFrameBytes = 1 << 20;
+// Read ahead of the reader: several frames, so that the next is there when one has been placed.
 constexpr int kLookaheadBytes = 4 << 20;
 
 class Service final : public v1::KvTransfer::CallbackService {

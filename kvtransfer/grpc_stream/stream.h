@@ -17,6 +17,8 @@ namespace baton::grpc_stream {
 struct Frame {
   std::string header;
   std::string payload;
+  std::uint64_t more_bytes = 0;
+  std::uint32_t crc32c = 0;
 };
 
 // One gRPC stream, as the transfer thread drives it: at most one read and one write at a time, each

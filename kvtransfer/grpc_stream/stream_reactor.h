@@ -29,6 +29,8 @@ class StreamReactor : public Base, public Stream {
   void Write(Frame frame) override {
     written_.set_header(std::move(frame.header));
     written_.set_payload(std::move(frame.payload));
+    written_.set_more_bytes(frame.more_bytes);
+    written_.set_crc32c(frame.crc32c);
     this->StartWrite(&written_);
   }
 
@@ -40,7 +42,9 @@ class StreamReactor : public Base, public Stream {
     inbox_->Put({.stream = number_,
                  .kind = StreamEvent::Kind::kRead,
                  .frame = {.header = std::move(*read_.mutable_header()),
-                           .payload = std::move(*read_.mutable_payload())}});
+                           .payload = std::move(*read_.mutable_payload()),
+                           .more_bytes = read_.more_bytes(),
+                           .crc32c = read_.crc32c()}});
   }
   void OnWriteDone(bool ok) override {
     Report(ok ? StreamEvent::Kind::kWritten : StreamEvent::Kind::kWriteFailed);

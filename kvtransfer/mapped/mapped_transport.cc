@@ -41,6 +41,7 @@ class MappedTransport final : public Transport, public TransportHandler, public 
     inner_->Place(peer, token, std::move(destinations));
   }
   void Close(PeerId peer) override { inner_->Close(peer); }
+  bool Streaming() const override { return reads_.empty() && inner_->Streaming(); }
   std::string CarrierOf(PeerId peer) const override { return inner_->CarrierOf(peer); }
   std::vector<PoolReader*> readers() override {
     std::vector<PoolReader*> all = inner_->readers();
@@ -91,6 +92,7 @@ class MappedTransport final : public Transport, public TransportHandler, public 
   }
 
   void OnAccepted(PeerId peer) override { handler_.OnAccepted(peer); }
+  void OnHeard(PeerId peer) override { handler_.OnHeard(peer); }
   void OnControl(PeerId peer, std::string_view header) override {
     handler_.OnControl(peer, header);
   }

@@ -51,6 +51,7 @@ class StagedTransport final : public Transport, public TransportHandler {
   void Wrap(std::unique_ptr<Transport> inner) { inner_ = std::move(inner); }
 
   std::string address() const override { return inner_->address(); }
+  bool Streaming() const override { return inner_->Streaming(); }
   std::string CarrierOf(PeerId peer) const override { return inner_->CarrierOf(peer); }
   absl::Status RegisterRegion(const MemoryRegion& region) override;
   absl::StatusOr<PeerId> Connect(const std::string& address) override;
@@ -63,6 +64,7 @@ class StagedTransport final : public Transport, public TransportHandler {
   std::optional<int> PrepareToSleep() override;
 
   void OnAccepted(PeerId peer) override;
+  void OnHeard(PeerId peer) override { handler_.OnHeard(peer); }
   void OnControl(PeerId peer, std::string_view header) override {
     handler_.OnControl(peer, header);
   }
@@ -223,8 +225,7 @@ ReceivePlan StagedTransport::OnData(PeerId peer,
     return plan;
   }
   const TransferToken token(next_token_++);
-  ReceivePlan inner{
-      .accept = true, .later = plan.later, .token = token, .copied = plan.copied};
+  ReceivePlan inner{.accept = true, .later = plan.later, .token = token, .copied = plan.copied};
   const bool staged = !plan.destinations.empty() && IsDevice(plan.destinations.front());
   if (!staged) {
     inner.destinations = std::move(plan.destinations);

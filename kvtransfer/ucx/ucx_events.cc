@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "common/status_macros.h"
-#include "kvtransfer/checksum.h"
 #include "kvtransfer/ucx/ucx_fragments.h"
 
 namespace baton::ucx {
@@ -198,36 +197,19 @@ ucs_status_t UcxEvents::FragmentArrived(void* events,
   if (sender == nullptr || !fragment || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
     return UCS_OK;
   }
+  self->heard_.insert(*sender);
   const auto found = self->incoming_.find({*sender, fragment->sequence});
-  if (found == self->incoming_.end() || fragment->offset != found->second.filled ||
-      data_bytes > found->second.payload_bytes - found->second.filled) {
+  if (found == self->incoming_.end()) {
     return UCS_OK;
   }
   Incoming& incoming = found->second;
-  const auto* from = static_cast<const std::byte*>(data);
-  for (std::size_t left = data_bytes; left > 0;) {
-    const std::span<std::byte> to =
-        incoming.destinations[incoming.part].subspan(incoming.part_filled);
-    const std::size_t length = std::min(left, to.size());
-    if (incoming.copied != nullptr) {
-      incoming.copied->crc32c = CopyWithChecksum(to.data(), from, length, incoming.copied->crc32c);
-      incoming.copied->bytes += length;
-    } else {
-      StreamCopy(to.data(), from, length);
-    }
-    from += length;
-    left -= length;
-    incoming.part_filled += length;
-    if (length == to.size()) {
-      ++incoming.part;
-      incoming.part_filled = 0;
-    }
+  const std::size_t written = incoming.writer.written();
+  if (fragment->offset != written || data_bytes > incoming.payload_bytes - written) {
+    return UCS_OK;
   }
-  incoming.filled += data_bytes;
-  if (incoming.filled == incoming.payload_bytes) {
-    if (incoming.copied != nullptr) {
-      incoming.copied->sent = fragment->crc32c;
-    }
+  incoming.writer.Write({static_cast<const std::byte*>(data), data_bytes});
+  if (incoming.writer.written() == incoming.payload_bytes) {
+    incoming.writer.SetSent(fragment->crc32c);
     self->Finish(*incoming.operation, UCS_OK);
     self->incoming_.erase(found);
   }

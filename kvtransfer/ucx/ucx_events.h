@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "kvtransfer/scatter_writer.h"
 #include "kvtransfer/transport.h"
 #include "kvtransfer/ucx/ucx_handles.h"
 
@@ -47,12 +49,8 @@ struct Operation {
 // A payload that is arriving in fragments: where it goes, and how much of it has come.
 struct Incoming {
   Operation* operation;  // the receive
-  std::vector<std::span<std::byte>> destinations;
   std::size_t payload_bytes = 0;
-  std::shared_ptr<CopiedChecksum> copied;  // of the plan; may be null
-  std::size_t filled = 0;
-  std::size_t part = 0;         // destination that is being filled
-  std::size_t part_filled = 0;  // of it
+  ScatterWriter writer;
 };
 
 // A message that has arrived, not yet shown to the handler.
@@ -111,7 +109,11 @@ class UcxEvents {
   std::vector<ucp_conn_request_h> TakeRequested() { return std::exchange(requested_, {}); }
   std::vector<Failure> TakeFailed() { return std::exchange(failed_, {}); }
   std::vector<std::unique_ptr<Operation>> TakeDone();
+  // Peers of which fragments have come since.
+  absl::flat_hash_set<PeerId> TakeHeard() { return std::exchange(heard_, {}); }
   std::deque<Arrival>& arrivals() { return arrivals_; }
+  // Messages that arrive in fragments at this moment.
+  std::size_t incoming() const { return incoming_.size(); }
   bool empty() const {
     return requested_.empty() && failed_.empty() && done_.empty() && arrivals_.empty();
   }
@@ -162,6 +164,7 @@ class UcxEvents {
   std::vector<Failure> failed_;
   std::vector<Operation*> done_;
   std::deque<Arrival> arrivals_;
+  absl::flat_hash_set<PeerId> heard_;
   absl::flat_hash_map<std::pair<PeerId, std::uint64_t>, Incoming> incoming_;
 };
 

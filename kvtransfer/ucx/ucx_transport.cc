@@ -49,6 +49,8 @@ class UcxTransport final : public Transport, public PoolReader {
   void Close(PeerId peer) override;
   bool Progress() override;
   std::optional<int> PrepareToSleep() override;
+  // The kernel holds what comes meanwhile. The last message of a transfer is waited for.
+  bool Streaming() const override { return events_.incoming() > 1; }
   std::string CarrierOf(PeerId peer) const override;
   std::vector<PoolReader*> readers() override {
     return rdma_ ? std::vector<PoolReader*>{this} : std::vector<PoolReader*>();
@@ -528,6 +530,9 @@ void UcxTransport::Close(PeerId peer) {
 
 bool UcxTransport::Progress() {
   bool worked = ucp_worker_progress(worker_.get()) != 0;
+  for (const PeerId peer : events_.TakeHeard()) {
+    handler_.OnHeard(peer);
+  }
   worked = AcceptRequested() || worked;
   worked = HandleArrivals() || worked;
   worked = CloseFailed() || worked;
@@ -658,12 +663,11 @@ void UcxTransport::Fill(Endpoint& endpoint,
                         std::shared_ptr<CopiedChecksum> copied) {
   Operation& operation = StartOperation(endpoint, OperationKind::kReceive, token);
   if (arrival.kind == Arrival::Kind::kAnnounce) {
-    const bool expected =
-        events_.Expect(endpoint.tag.peer, arrival.sequence,
-                       {.operation = &operation,
-                        .destinations = {destinations.begin(), destinations.end()},
-                        .payload_bytes = arrival.payload_bytes,
-                        .copied = std::move(copied)});
+    const bool expected = events_.Expect(
+        endpoint.tag.peer, arrival.sequence,
+        {.operation = &operation,
+         .payload_bytes = arrival.payload_bytes,
+         .writer = ScatterWriter({destinations.begin(), destinations.end()}, std::move(copied))});
     if (expected) {
       Answer(endpoint, arrival.sequence, /*accepted=*/true);
     } else {

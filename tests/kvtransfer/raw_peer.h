@@ -91,6 +91,7 @@ class RawPeer final : public TransportHandler {
   }
 
   void OnAccepted(PeerId peer) override { accepted.push_back(peer); }
+  void OnHeard(PeerId /*peer*/) override { ++parts_heard; }
   void OnControl(PeerId peer, std::string_view header) override {
     heard.push_back({peer, std::string(header), wire::Decode(header)});
   }
@@ -112,6 +113,7 @@ class RawPeer final : public TransportHandler {
   InstanceId instance;
   std::function<ReceivePlan(std::size_t payload_bytes)> plan;  // absent: everything is dropped
   std::vector<PeerId> accepted;
+  int parts_heard = 0;
   std::vector<Heard> heard;
   std::vector<std::size_t> data_bytes;
   std::vector<Done> received;
