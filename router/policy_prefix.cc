@@ -1,0 +1,55 @@
+#include <vector>
+
+#include "router/policy_prediction.h"
+
+namespace baton {
+namespace {
+
+// A worker with a hot prefix takes so many at once, however idle the others are: beyond what a step
+// computes at little more than the cost of one, a prediction of the first tokens says too little
+// about the rest of the answer.
+constexpr double kAlwaysTaken = 16;
+
+// The way with the lowest predicted cost (RoutePrediction), over all decode workers but those that
+// are far busier than the others.
+class PrefixPolicy final : public RoutePolicy {
+ public:
+  absl::StatusOr<RouteDecision> Choose(const RouteRequest& request,
+                                       const RouteCandidates& candidates,
+                                       const RouteOptions& options) const override {
+    if (candidates.decode.empty()) {
+      return NoDecodeWorker();
+    }
+    const RoutePrediction prediction(request, candidates, options);
+    const double most = MostRequests(candidates.decode, kAlwaysTaken);
+    std::vector<RouteOption> ways;
+    std::vector<RouteOption> busy_ways;
+    for (std::size_t i = 0; i < candidates.decode.size(); ++i) {
+      if (const auto way = prediction.BestBy(i); way.has_value()) {
+        const bool busy = RequestsOf(candidates.decode[i]) + 1 > most;
+        (busy ? busy_ways : ways).push_back(*way);
+      }
+    }
+    if (ways.empty()) {
+      ways.swap(busy_ways);
+    }
+    if (ways.empty()) {
+      return NoPrefillWorker();
+    }
+    std::vector<double> costs;
+    std::vector<const RouteCandidate*> workers;
+    for (const RouteOption& way : ways) {
+      costs.push_back(way.cost);
+      workers.push_back(&candidates.decode[way.decode]);
+    }
+    return prediction.Decide(ways[ChooseNearEqual(costs, workers, request.random)]);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<RoutePolicy> MakePrefixPolicy() {
+  return std::make_unique<PrefixPolicy>();
+}
+
+}  // namespace baton
