@@ -16,6 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 
 namespace baton {
 namespace {
@@ -40,21 +41,34 @@ std::map<int, std::int64_t> IdleTicks() {
   return ticks;
 }
 
+// Of the calling thread, ascending.
+std::vector<int> ThreadCores() {
+  std::vector<int> cores;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof(set), &set);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) {
+      cores.push_back(core);
+    }
+  }
+  return cores;
+}
+
+// `thread` is a thread's id; 0: the calling one. Sets errno when it fails.
+bool PinThread(int thread, const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) {
+    CPU_SET(core, &set);
+  }
+  return sched_setaffinity(thread, sizeof(set), &set) == 0;
+}
+
 }  // namespace
 
 const std::vector<int>& PermittedCores() {
-  static const std::vector<int> cores = [] {
-    std::vector<int> permitted;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof(set), &set);
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) {
-        permitted.push_back(core);
-      }
-    }
-    return permitted;
-  }();
+  static const std::vector<int> cores = ThreadCores();
   return cores;
 }
 
@@ -76,20 +90,24 @@ std::vector<int> IdlestCores(int count) {
 
 absl::Status PinProcess(const std::vector<int>& cores) {
   PermittedCores();  // before the first narrowing
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int core : cores) {
-    CPU_SET(core, &set);
-  }
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     int id = 0;
     const bool parsed = absl::SimpleAtoi(task.path().filename().string(), &id);
     // A thread may have ended meanwhile.
-    if (parsed && sched_setaffinity(id, sizeof(set), &set) != 0 && errno != ESRCH) {
+    if (parsed && !PinThread(id, cores) && errno != ESRCH) {
       return absl::InternalError(absl::StrCat("pin thread ", id, ": ", std::strerror(errno)));
     }
   }
   return absl::OkStatus();
+}
+
+ThreadPin::ThreadPin(const std::vector<int>& cores) : before_(ThreadCores()) {
+  PermittedCores();  // before the first narrowing
+  BATON_CHECK(PinThread(0, cores));
+}
+
+ThreadPin::~ThreadPin() {
+  PinThread(0, before_);
 }
 
 }  // namespace baton

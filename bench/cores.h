@@ -17,4 +17,18 @@ std::vector<int> IdlestCores(int count);
 // Keeps every thread of this process, and what it starts from now on, on these cores.
 absl::Status PinProcess(const std::vector<int>& cores);
 
+// Keeps the calling thread, and what it starts meanwhile, on some cores for the life of this.
+//
+// Not thread-safe: destroyed by the thread that made it.
+class ThreadPin {
+ public:
+  explicit ThreadPin(const std::vector<int>& cores);
+  ~ThreadPin();
+  ThreadPin(const ThreadPin&) = delete;
+  ThreadPin& operator=(const ThreadPin&) = delete;
+
+ private:
+  const std::vector<int> before_;
+};
+
 }  // namespace baton

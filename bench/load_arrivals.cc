@@ -35,4 +35,21 @@ std::vector<Duration> MakeArrivals(const ArrivalOptions& options, std::size_t co
   return arrivals;
 }
 
+std::vector<Duration> MakeArrivalsWithin(const ArrivalOptions& options,
+                                         std::size_t count,
+                                         Duration duration) {
+  const auto group =
+      static_cast<std::size_t>(options.kind == ArrivalKind::kBursts ? options.burst_requests : 1);
+  const std::size_t next = (count + group - 1) / group * group;  // the first that comes too late
+  std::vector<Duration> arrivals = MakeArrivals(options, next + 1);
+  const double stretch =
+      std::chrono::duration<double>(duration) / std::chrono::duration<double>(arrivals.back());
+  arrivals.resize(count);
+  for (Duration& arrival : arrivals) {
+    arrival = std::chrono::duration_cast<Duration>(
+        stretch * std::chrono::duration<double, std::nano>(arrival));
+  }
+  return arrivals;
+}
+
 }  // namespace baton

@@ -20,5 +20,11 @@ struct ArrivalOptions {
 // When `count` requests come, rising, from the start of a run; the first one not before the first
 // gap is over. The same options give the same times. Pure; thread-safe.
 std::vector<Duration> MakeArrivals(const ArrivalOptions& options, std::size_t count);
+// The same, stretched so that `count` requests, and not one more, come before `duration` is over:
+// for Poisson ones, what the process looks like given their number. Short runs of one rate are then
+// equally loaded. The rate of `options` is not looked at.
+std::vector<Duration> MakeArrivalsWithin(const ArrivalOptions& options,
+                                         std::size_t count,
+                                         Duration duration);
 
 }  // namespace baton

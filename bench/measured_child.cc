@@ -15,6 +15,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -177,6 +179,33 @@ std::string MeasuredChild::ErrorTail() const {
       pread(errors_.get(), text.data(), text.size(), static_cast<off_t>(size - text.size()));
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   return text;
+}
+
+// From /proc/<pid>/stat.
+double MeasuredChild::CpuSeconds() const {
+  constexpr int kFieldsBeforeTimes = 11;  // between the program's name and utime
+  std::ifstream file(absl::StrCat("/proc/", pid_, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string skipped;
+  for (int i = 0; i < kFieldsBeforeTimes; ++i) {
+    fields >> skipped;
+  }
+  double user = 0;
+  double system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+absl::StatusOr<std::string> ReadyDoor(const std::string& ready_line, const std::string& key) {
+  std::istringstream words(ready_line);
+  for (std::string word; words >> word;) {
+    if (word.starts_with(key + "=")) {
+      return word.substr(key.size() + 1);
+    }
+  }
+  return absl::InternalError(absl::StrCat("no ", key, " in the ready line \"", ready_line, "\""));
 }
 
 absl::StatusOr<ChildResult> RunProgram(const std::vector<std::string>& command, Duration patience) {

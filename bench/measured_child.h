@@ -50,6 +50,8 @@ class MeasuredChild {
   ChildResult Wait(Duration patience);
 
   pid_t pid() const { return pid_; }
+  // Processor time that a running one has used so far.
+  double CpuSeconds() const;
 
  private:
   MeasuredChild(pid_t pid, UniqueFd handle, UniqueFd output, UniqueFd errors);
@@ -69,6 +71,10 @@ class MeasuredChild {
 
 // Start and Wait. An error when it cannot be started, not when it fails.
 absl::StatusOr<ChildResult> RunProgram(const std::vector<std::string>& command, Duration patience);
+
+// From the ready line of one of Baton's servers, "ready decode grpc=host:port kv=...": the address
+// of a door.
+absl::StatusOr<std::string> ReadyDoor(const std::string& ready_line, const std::string& key);
 
 // "exit code 1: <the end of standard error>"
 std::string DescribeEnd(const ChildResult& result);

@@ -37,34 +37,6 @@ absl::StatusOr<std::size_t> StatusBytes(pid_t pid, const std::string& key) {
   return absl::NotFoundError(absl::StrCat("no ", key, " of process ", pid));
 }
 
-// User and system time so far, from /proc/<pid>/stat.
-double CpuSeconds(pid_t pid) {
-  constexpr int kFieldsBeforeTimes = 11;  // between the program's name and utime
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  std::istringstream fields(text.substr(text.rfind(')') + 1));
-  std::string skipped;
-  for (int i = 0; i < kFieldsBeforeTimes; ++i) {
-    fields >> skipped;
-  }
-  double user = 0;
-  double system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
-
-// From "ready decode grpc=host:port kv=...".
-absl::StatusOr<std::string> GrpcAddress(const std::string& ready_line) {
-  std::istringstream words(ready_line);
-  for (std::string word; words >> word;) {
-    if (word.starts_with("grpc=")) {
-      return word.substr(5);
-    }
-  }
-  return absl::InternalError(absl::StrCat("no address in the ready line \"", ready_line, "\""));
-}
-
 absl::Status CompleteOnce(const std::string& address) {
   ASSIGN_OR_RETURN(const std::unique_ptr<CompletionsClient> client,
                    CompletionsClient::Create(address, {}));
@@ -90,13 +62,13 @@ absl::StatusOr<WorkerFootprint> ProbeWorker(const WorkerProbeOptions& options) {
   ASSIGN_OR_RETURN(const std::string ready, worker->FirstLine(kReadyPatience));
   WorkerFootprint footprint;
   footprint.start_seconds = std::chrono::duration<double>(Clock::System().Now() - begin).count();
-  footprint.start_cpu_seconds = CpuSeconds(worker->pid());
+  footprint.start_cpu_seconds = worker->CpuSeconds();
   const auto besides_pool = [&]() -> absl::StatusOr<std::size_t> {
     ASSIGN_OR_RETURN(const std::size_t resident, StatusBytes(worker->pid(), "VmRSS"));
     return resident - std::min(resident, options.kv_pool_bytes);
   };
   ASSIGN_OR_RETURN(footprint.resident_at_ready_bytes, besides_pool());
-  ASSIGN_OR_RETURN(const std::string address, GrpcAddress(ready));
+  ASSIGN_OR_RETURN(const std::string address, ReadyDoor(ready, "grpc"));
   RETURN_IF_ERROR(CompleteOnce(address));
   ASSIGN_OR_RETURN(footprint.resident_bytes, besides_pool());
   ASSIGN_OR_RETURN(footprint.resident_file_bytes, StatusBytes(worker->pid(), "RssFile"));

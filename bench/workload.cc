@@ -55,11 +55,8 @@ Workload MakeMixedWorkload(const MixedOptions& options, std::uint64_t seed) {
   Workload workload;
   std::uint64_t next = FirstSeed(seed);
   const auto chats = static_cast<std::size_t>(options.chats_per_second * seconds + 0.5);
-  for (const Duration arrival :
-       MakeArrivals({.requests_per_second = options.chats_per_second, .seed = seed}, chats)) {
-    if (arrival < options.duration) {
-      workload.requests.push_back(MakeRequest(options.chat, arrival, next++, "chat"));
-    }
+  for (const Duration arrival : MakeArrivalsWithin({.seed = seed}, chats, options.duration)) {
+    workload.requests.push_back(MakeRequest(options.chat, arrival, next++, "chat"));
   }
   const std::chrono::duration<double> every(1 / options.long_per_second);
   for (int i = 0; (i + 0.5) * every.count() < seconds; ++i) {

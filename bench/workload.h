@@ -26,7 +26,7 @@ Workload MakeUniformWorkload(const TokenCounts& tokens,
                              std::uint64_t seed);
 
 // Short chats that decode while long prompts come: kinds "chat" and "long". Chats come by Poisson,
-// long prompts evenly, the first of them in the middle of its interval.
+// as many as the rate says, long prompts evenly, the first in the middle of its interval.
 struct MixedOptions {
   TokenCounts chat{.prompt = 64, .output = 128};
   TokenCounts longer{.prompt = 2048, .output = 8};

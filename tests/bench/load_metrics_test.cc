@@ -96,6 +96,20 @@ TEST(Arrivals, PoissonOnesHaveTheirRateAndSpread) {
   EXPECT_NE(times, MakeArrivals({.requests_per_second = 50, .seed = 4}, 20'000));
 }
 
+TEST(Arrivals, WithinADurationTheNumberIsExact) {
+  for (const ArrivalKind kind :
+       {ArrivalKind::kPoisson, ArrivalKind::kFixed, ArrivalKind::kBursts}) {
+    const auto times =
+        MakeArrivalsWithin({.kind = kind, .burst_requests = 3}, 7, milliseconds(1000));
+
+    ASSERT_EQ(times.size(), 7);
+    EXPECT_GT(times.front(), Duration::zero());
+    EXPECT_LT(times.back(), milliseconds(1000));
+  }
+  EXPECT_EQ(MakeArrivalsWithin({.kind = ArrivalKind::kFixed}, 3, milliseconds(1000)),
+            (std::vector<Duration>{milliseconds(250), milliseconds(500), milliseconds(750)}));
+}
+
 TEST(Arrivals, BurstsComeTogetherAndKeepTheRate) {
   const auto times = MakeArrivals(
       {.kind = ArrivalKind::kBursts, .requests_per_second = 50, .burst_requests = 8}, 20'000);

@@ -72,6 +72,29 @@ TEST(FormatSvg, LabelsAxesAndEscapesText) {
   EXPECT_THAT(svg, HasSubstr(">one<"));
 }
 
+TEST(FormatSvg, DrawsDotsAndEvents) {
+  const std::string svg =
+      FormatSvg({.lines = {{.name = "gaps", .points = {{1, 2}, {2, 3}}, .dots = true}},
+                 .events_x = {1, 2, 5},
+                 .event = "a prompt"});
+
+  EXPECT_THAT(svg, HasSubstr(">gaps<"));
+  EXPECT_THAT(svg, HasSubstr(">a prompt<"));
+  EXPECT_THAT(svg, Not(HasSubstr("<path")));
+}
+
+TEST(FormatBars, StacksPartsAndNamesThem) {
+  const std::string svg = FormatBars({.title = "t",
+                                      .x_label = "ms",
+                                      .parts = {"queue", "a & b"},
+                                      .bars = {{.name = "one", .parts = {10, 30}}}});
+
+  EXPECT_THAT(svg, HasSubstr(">queue<"));
+  EXPECT_THAT(svg, HasSubstr(">a &amp; b<"));
+  EXPECT_THAT(svg, HasSubstr(">one<"));
+  EXPECT_THAT(FormatBars({}), HasSubstr("</svg>"));
+}
+
 TEST(FormatSvg, LeavesOutWhatAnAxisCannotShow) {
   const double infinite = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();

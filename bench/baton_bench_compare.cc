@@ -1,0 +1,112 @@
+#include "bench/baton_bench_compare.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/compare_page.h"
+#include "bench/compare_report.h"
+#include "bench/compare_rounds.h"
+#include "bench/report_file.h"
+#include "bench/work_model.h"
+#include "common/file.h"
+#include "common/status_macros.h"
+#include "model/checkpoint.h"
+#include "model/model_path.h"
+#include "planner/rates_file.h"
+
+namespace baton {
+namespace {
+
+// Where this program lies: the servers lie beside it.
+std::string OwnFolder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+}
+
+absl::Status CheckCompare(const CompareFlags& settings) {
+  return settings.out.empty() ? absl::InvalidArgumentError("--out: a folder is needed")
+                              : absl::OkStatus();
+}
+
+absl::StatusOr<ComparePlan> MakePlan(const CompareFlags& settings) {
+  ASSIGN_OR_RETURN(ComparePlan plan,
+                   settings.quick ? QuickPlan(settings.traces) : FullPlan(settings.traces));
+  for (const std::string& name : settings.only) {
+    if (std::none_of(plan.workloads.begin(), plan.workloads.end(),
+                     [&](const ComparedWorkload& workload) { return workload.name == name; })) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--only: there is no workload \"", name, "\""));
+    }
+  }
+  std::erase_if(plan.workloads, [&](const ComparedWorkload& workload) {
+    return !settings.only.empty() && std::find(settings.only.begin(), settings.only.end(),
+                                               workload.name) == settings.only.end();
+  });
+  return plan;
+}
+
+absl::StatusOr<CompareOptions> MakeOptions(const CompareFlags& settings) {
+  CompareOptions options{
+      .fleet = {.programs = settings.programs.empty() ? OwnFolder() : settings.programs,
+                .cache = settings.cache,
+                .kv_transport = settings.kv_transport,
+                .kv_pool_size = settings.kv_pool_size},
+      .time_limit = std::chrono::seconds(settings.time_limit_s),
+      .progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }};
+  ASSIGN_OR_RETURN(options.plan, MakePlan(settings));
+  ASSIGN_OR_RETURN(options.fleet.model, ResolveModelPath(settings.model, settings.cache));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+                   Checkpoint::Open(options.fleet.model, settings.cache));
+  options.kv_bytes_per_token = KvBytesPerToken(checkpoint->config());
+  if (!settings.rates.empty()) {
+    ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(settings.rates));
+    ASSIGN_OR_RETURN(options.rates, ParseRates(settings.rates, file.bytes()));
+  }
+  return options;
+}
+
+}  // namespace
+
+void AddCompareFlags(Flags& flags, CompareFlags& settings) {
+  flags.Switch("quick", &settings.quick,
+               "minutes instead of an hour, and numbers that repeat only roughly");
+  flags.Text("out", &settings.out, "folder for report.html and result.json");
+  flags.Text(
+      "model", &settings.model,
+      "GGUF file, Hugging Face directory, or a name in <cache>/models; empty: the example model");
+  flags.Text("cache", &settings.cache, "folder that holds models/");
+  flags.Text("traces", &settings.traces, "folder of the public request traces");
+  flags.Text("rates", &settings.rates,
+             "rates for the planner's predictions (planner/README.md); empty: measured");
+  flags.Choice("kv-transport", &settings.kv_transport, {"auto", "rdma", "mapped", "tcp", "grpc"},
+               "of the workers");
+  flags.Text("kv-pool-size", &settings.kv_pool_size, "of each worker");
+  flags.Text(
+      "programs", &settings.programs,
+      "folder of baton-decode, baton-prefill and baton-router; empty: where this program is");
+  flags.TextList("only", &settings.only, "this workload alone; absent: all");
+  flags.Integer("time-limit", &settings.time_limit_s, 1, 86'400,
+                "seconds after which nothing is repeated any more");
+  flags.Check([&settings] { return CheckCompare(settings); });
+}
+
+absl::Status RunCompare(const CompareFlags& settings) {
+  std::error_code error;
+  std::filesystem::create_directories(settings.out, error);
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat("--out: ", settings.out, ": ", error.message()));
+  }
+  ASSIGN_OR_RETURN(const CompareOptions options, MakeOptions(settings));
+  ASSIGN_OR_RETURN(CompareResult result, RunComparison(options));
+  result.quick = settings.quick;
+  RETURN_IF_ERROR(
+      WriteReportFile(settings.out + "/result.json", CompareJson(result).dump(2) + "\n"));
+  RETURN_IF_ERROR(WriteReportFile(settings.out + "/report.html", ComparePage(result)));
+  std::fputs(CompareTable(result).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace baton

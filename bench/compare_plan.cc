@@ -1,0 +1,156 @@
+#include "bench/compare_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace baton {
+namespace {
+
+constexpr ServiceLimits kLimits{.first_token_ms = 2000, .inter_token_ms = 60};
+
+std::size_t Count(double rate, Duration duration) {
+  return static_cast<std::size_t>(rate * std::chrono::duration<double>(duration).count() + 0.5);
+}
+
+ComparedWorkload Mixed(std::vector<double> rates, double reference, Duration duration) {
+  constexpr double kLongShare = 0.1;
+  return {
+      .name = "mixed",
+      .description =
+          "two of three requests are chats of 64 prompt and 96 new tokens that come by Poisson, "
+          "the third is a prompt of 2,048 tokens with 8 new ones, evenly apart",
+      .stream_kind = "chat",
+      .event_kind = "long",
+      .limits = kLimits,
+      .rates = std::move(rates),
+      .reference_rate = reference,
+      .duration = duration,
+      .make = [](double rate, Duration length, std::uint64_t seed) {
+        return MakeMixedWorkload({.chat = {.prompt = 64, .output = 96},
+                                  .longer = {.prompt = 2048, .output = 8},
+                                  .chats_per_second = rate * (1 - kLongShare),
+                                  .long_per_second = rate * kLongShare,
+                                  .duration = length},
+                                 seed);
+      }};
+}
+
+ComparedWorkload ShortChats(std::vector<double> rates, double reference, Duration duration) {
+  return {.name = "short chats",
+          .description = "32 prompt and 128 new tokens, Poisson: nearly all the work is decoding",
+          .limits = kLimits,
+          .rates = std::move(rates),
+          .reference_rate = reference,
+          .duration = duration,
+          .make = [](double rate, Duration length, std::uint64_t seed) {
+            Workload workload =
+                MakeUniformWorkload({.prompt = 32, .output = 128}, {}, Count(rate, length), seed);
+            const std::vector<Duration> arrivals =
+                MakeArrivalsWithin({.seed = seed}, workload.requests.size(), length);
+            for (std::size_t i = 0; i < arrivals.size(); ++i) {
+              workload.requests[i].shape.arrival = arrivals[i];
+            }
+            return workload;
+          }};
+}
+
+struct TraceChoice {
+  std::string name;
+  std::string description;
+  const char* file;
+  int length_divisor;
+};
+
+absl::StatusOr<ComparedWorkload> Replay(const std::string& traces,
+                                        const TraceChoice& choice,
+                                        std::vector<double> rates,
+                                        double reference,
+                                        Duration duration) {
+  ASSIGN_OR_RETURN(Trace read, ReadTraceFile(traces + "/" + choice.file, choice.length_divisor));
+  // Shared by the copies of `make`, which outlive this function.
+  const auto trace = std::make_shared<const Trace>(std::move(read));
+  return ComparedWorkload{
+      .name = choice.name,
+      .description = choice.description,
+      .limits = kLimits,
+      .rates = std::move(rates),
+      .reference_rate = reference,
+      .duration = duration,
+      .make = [trace](double rate, Duration length, std::uint64_t seed) {
+        constexpr std::size_t kStride = 97;  // another seed begins elsewhere in the trace
+        const std::size_t requests = std::max<std::size_t>(Count(rate, length), 2);
+        auto workload =
+            MakeTraceWorkload(*trace,
+                              {.first = (seed * kStride) % (trace->requests.size() - 10 * requests),
+                               .requests = requests,
+                               .requests_per_second = rate},
+                              seed);
+        BATON_CHECK(workload.ok());  // ten times as many are there
+        return *std::move(workload);
+      }};
+}
+
+const TraceChoice kCode{.name = "code",
+                        .description =
+                            "Azure's code completion trace of 2023 at half its lengths: "
+                            "long prompts, few new tokens",
+                        .file = "azure_2023_code.csv",
+                        .length_divisor = 2};
+const TraceChoice kConversation{
+    .name = "conversation",
+    .description = "Azure's conversation trace of 2023 at half its lengths",
+    .file = "azure_2023_conv.csv",
+    .length_divisor = 2};
+const TraceChoice kShared{.name = "shared prefixes",
+                          .description =
+                              "Mooncake's conversation trace, lengths divided by 32: 37% "
+                              "of the prompt blocks were there before",
+                          .file = "mooncake_conversation.jsonl",
+                          .length_divisor = 32};
+
+}  // namespace
+
+absl::StatusOr<ComparePlan> QuickPlan(const std::string& traces) {
+  using std::chrono::seconds;
+  ComparePlan plan{.chunks = {64, 128, 512},
+                   .chat_duration = seconds(11),
+                   .crossover_prompts = {128, 512, 2048},
+                   .crossover_outputs = {1, 16, 48},
+                   .crossover_running = {2}};
+  plan.workloads.push_back(Mixed({1, 2, 4}, 2, seconds(10)));
+  ASSIGN_OR_RETURN(ComparedWorkload code, Replay(traces, kCode, {0.5, 2}, 0.5, seconds(8)));
+  plan.workloads.push_back(std::move(code));
+  return plan;
+}
+
+absl::StatusOr<ComparePlan> FullPlan(const std::string& traces) {
+  using std::chrono::seconds;
+  ComparePlan plan{.chunks = {64, 128, 512},
+                   .reference_repeats = 5,
+                   .other_repeats = 2,
+                   .chunk_repeats = 3,
+                   .chat_duration = seconds(22),
+                   .chat_repeats = 3,
+                   .crossover_repeats = 3,
+                   .crossover_prompts = {64, 128, 256, 512, 1024, 2048, 4096},
+                   .crossover_outputs = {1, 8, 32, 96},
+                   .crossover_running = {0, 2, 6}};
+  plan.workloads.push_back(Mixed({0.5, 1, 2, 3, 4, 6}, 2, seconds(20)));
+  plan.workloads.push_back(ShortChats({1, 2, 4, 6, 8}, 4, seconds(20)));
+  ASSIGN_OR_RETURN(ComparedWorkload code,
+                   Replay(traces, kCode, {0.25, 0.5, 1, 2}, 0.5, seconds(24)));
+  plan.workloads.push_back(std::move(code));
+  ASSIGN_OR_RETURN(ComparedWorkload conversation,
+                   Replay(traces, kConversation, {0.25, 0.5, 1, 2}, 0.5, seconds(24)));
+  plan.workloads.push_back(std::move(conversation));
+  ASSIGN_OR_RETURN(ComparedWorkload shared, Replay(traces, kShared, {1, 2, 4, 8}, 2, seconds(20)));
+  plan.workloads.push_back(std::move(shared));
+  return plan;
+}
+
+}  // namespace baton
