@@ -61,6 +61,11 @@ std::string DecodeSessions::address() const {
 
 std::shared_ptr<Generation> DecodeSessions::Start(DecodeJob job,
                                                   std::shared_ptr<GenerationObserver> observer) {
+  observer = core_.requests().Observe(
+      {.prompt_tokens = static_cast<std::uint32_t>(job.sequence.prompt_size()),
+       .max_tokens = job.sequence.max_tokens(),
+       .choices = job.choices},
+      std::move(observer));
   std::shared_ptr<DecodeSession> session;
   {
     absl::MutexLock lock(&mutex_);

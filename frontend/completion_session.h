@@ -13,7 +13,7 @@
 #include "baton/v1/completions.pb.h"
 #include "common/clock.h"
 #include "common/span_log.h"
-#include "frontend/caller.h"
+#include "frontend/calling_client.h"
 #include "frontend/choice_stream.h"
 #include "frontend/generator.h"
 #include "frontend/request_validation.h"

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "baton/v1/completions.grpc.pb.h"
 #include "common/span_log.h"
-#include "frontend/caller.h"
+#include "frontend/calling_client.h"
 #include "frontend/drain_target.h"
 #include "frontend/generator.h"
 #include "frontend/request_validation.h"

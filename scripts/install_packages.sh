@@ -13,8 +13,8 @@ PACKAGES=(
   libucx-dev
   # the other libraries of cmake/BatonLibraries.cmake
   libabsl-dev libssl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libpcre2-dev prometheus-cpp-dev
-  # tests, the model's download
-  libgtest-dev libgmock-dev python3 python3-venv python3-pip
+  # tests, the model's download; prometheus for promtool
+  libgtest-dev libgmock-dev python3 python3-venv python3-pip prometheus
   # tests of real networks: namespaces, cuts, losses, rates (tests/support/network.h)
   iproute2 nftables util-linux
   # transfer-bench's network (ip); tests/rdma: a machine with a soft-RoCE device, its kernel's modules, its first image
@@ -67,5 +67,9 @@ if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" 2>&1 | tee "
     fail "some packages are unknown here: either there is no network or this is not Debian 12; needed: ${missing[*]}"
   fi
   fail "the packages could not be installed (see above); by hand: $by_hand"
+fi
+# Only its promtool is wanted, not the server, which Debian starts.
+if [[ " ${missing[*]} " == *" prometheus "* && -d /run/systemd/system ]]; then
+  "${as_root[@]}" systemctl disable --now prometheus || true
 fi
 step "packages: done"

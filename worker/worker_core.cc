@@ -94,11 +94,12 @@ absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory tr
                                            .transport = options.transport},
                                           std::move(transport)));
   if (!options.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(
-        metrics_server_,
-        MetricsServer::Start(options.metrics_listen, options.advertise_host,
-                             step_metrics_.MakeCollectable([this] { return engine_->load(); },
-                                                           [this] { return transfer_->stats(); })));
+    ASSIGN_OR_RETURN(metrics_server_,
+                     MetricsServer::Start(options.metrics_listen, options.advertise_host,
+                                          step_metrics_.MakeCollectable(
+                                              [this] { return engine_->load(); },
+                                              [this] { return transfer_->stats(); },
+                                              role_ == v1::ROLE_DECODE ? &requests_ : nullptr)));
   }
   const auto took =
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);

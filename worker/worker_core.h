@@ -11,6 +11,7 @@
 #include "common/random_id.h"
 #include "engine/engine.h"
 #include "frontend/metrics_server.h"
+#include "frontend/request_meter.h"
 #include "kernels/ops.h"
 #include "kernels/profiled_backend.h"
 #include "kvtransfer/transfer_service.h"
@@ -60,6 +61,9 @@ class WorkerCore {
   // Null without metrics.
   const MetricsServer* metrics() const { return metrics_server_.get(); }
 
+  // What a decode worker measures its requests with, for its metrics.
+  const RequestMeter& requests() const { return requests_; }
+
   void SetDraining() { draining_.store(true); }
 
   v1::WorkerDescription Describe() const;
@@ -83,6 +87,7 @@ class WorkerCore {
   const std::unique_ptr<TraceFile> trace_;  // null without
   ProfiledBackend profiled_;                // of backend_; what the engine computes with
   WorkerMetrics step_metrics_;
+  RequestMeter requests_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TransferService> transfer_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null without

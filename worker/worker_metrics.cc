@@ -11,86 +11,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/strong_id.h"
+#include "frontend/metric_families.h"
+#include "frontend/request_meter.h"
 
 namespace baton {
 namespace {
 
-using prometheus::ClientMetric;
 using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
 
-double Seconds(Duration time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-// Makes the families of one scrape; every metric carries the model's name.
-class Families {
- public:
-  explicit Families(const std::string& model) : model_(model) {}
-
-  void Gauge(const char* name, const char* help, double value, Labels labels = {}) {
-    Begin(name, help, MetricType::Gauge);
-    Next(std::move(labels)).gauge.value = value;
-  }
-
-  void Counter(const char* name, const char* help, std::uint64_t value) {
-    Begin(name, help, MetricType::Counter);
-    Next({}).counter.value = static_cast<double>(value);
-  }
-
-  // A counter with one label, whose values Count gives.
-  void BeginCounters(const char* name, const char* help, const char* label) {
-    Begin(name, help, MetricType::Counter);
-    label_ = label;
-  }
-  void Count(std::string_view label_value, double value) {
-    Next({{label_, std::string(label_value)}}).counter.value = value;
-  }
-
-  // The same for gauges, whose values Value gives.
-  void BeginGauges(const char* name, const char* help, const char* label) {
-    Begin(name, help, MetricType::Gauge);
-    label_ = label;
-  }
-  void Value(std::string_view label_value, double value) {
-    Next({{label_, std::string(label_value)}}).gauge.value = value;
-  }
-
-  void Distribution(const char* name, const char* help, const Histogram& histogram) {
-    Begin(name, help, MetricType::Histogram);
-    ClientMetric::Histogram& out = Next({}).histogram;
-    std::uint64_t below = 0;
-    for (std::size_t i = 0; i < histogram.counts().size(); ++i) {
-      below += histogram.counts()[i];
-      const double bound = i < histogram.bounds().size() ? histogram.bounds()[i]
-                                                         : std::numeric_limits<double>::infinity();
-      out.bucket.push_back({.cumulative_count = below, .upper_bound = bound});
-    }
-    out.sample_count = below;
-    out.sample_sum = histogram.sum();
-  }
-
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  void Begin(const char* name, const char* help, MetricType type) {
-    families_.push_back({.name = name, .help = help, .type = type});
-  }
-
-  ClientMetric& Next(Labels labels) {
-    ClientMetric& metric = families_.back().metric.emplace_back();
-    metric.label = std::move(labels);
-    metric.label.push_back({"model_name", model_});
-    return metric;
-  }
-
-  const std::string& model_;
-  std::vector<MetricFamily> families_;
-  std::string label_;
-};
-
-void AddLoad(Families& out, const EngineLoad& load) {
+void AddLoad(MetricFamilies& out, const EngineLoad& load) {
   out.Gauge("vllm:num_requests_running",
             "Sequences admitted, those whose KV is on the way included.", load.running);
   out.Gauge("vllm:num_requests_waiting", "Sequences not admitted yet, or preempted.", load.waiting);
@@ -101,12 +30,14 @@ void AddLoad(Families& out, const EngineLoad& load) {
   out.Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
               load.prefix_query_tokens);
   out.Counter("vllm:prefix_cache_hits_total", "Of these, tokens found.", load.prefix_hit_tokens);
+  out.Gauge("baton_kv_cached_blocks", "Free KV blocks whose content a prompt may find again.",
+            load.cached_blocks);
   out.Gauge("vllm:cache_config_info", "Geometry of the KV pool; always 1.", 1,
             {{"block_size", absl::StrCat(kBlockTokens)},
              {"num_gpu_blocks", absl::StrCat(load.total_blocks)}});
 }
 
-void AddTotals(Families& out, const StepTotals& totals) {
+void AddTotals(MetricFamilies& out, const StepTotals& totals) {
   out.Counter("vllm:prompt_tokens_total",
               "Tokens of prompts whose first token was sampled here; each prompt counts once.",
               totals.prompt_tokens);
@@ -117,27 +48,26 @@ void AddTotals(Families& out, const StepTotals& totals) {
                    totals.step_rows);
   out.Distribution("baton_step_seconds", "Time of a step.", totals.step_seconds);
   out.BeginCounters("baton_step_rows_total",
-                    "Rows computed: of prompts, after a preemption again, and of output tokens.",
-                    "kind");
-  out.Count("prefill", static_cast<double>(totals.prefill_rows));
-  out.Count("decode", static_cast<double>(totals.decode_rows));
+                    "Rows computed: of prompts, after a preemption again, and of output tokens.");
+  out.Count({{"kind", "prefill"}}, static_cast<double>(totals.prefill_rows));
+  out.Count({{"kind", "decode"}}, static_cast<double>(totals.decode_rows));
   out.BeginCounters("baton_step_operation_seconds_total",
-                    "Where the time of the steps went; adds up to baton_step_seconds_sum.",
-                    "operation");
+                    "Where the time of the steps went; adds up to baton_step_seconds_sum.");
   for (std::size_t i = 0; i < kOperationNames.size(); ++i) {
-    out.Count(kOperationNames[i], Seconds(totals.operations[i]));
+    out.Count({{"operation", std::string(kOperationNames[i])}},
+              MetricSeconds(totals.operations[i]));
   }
-  out.Count("schedule", Seconds(totals.scheduling));
-  out.Count("other", Seconds(totals.other));
+  out.Count({{"operation", "schedule"}}, MetricSeconds(totals.scheduling));
+  out.Count({{"operation", "other"}}, MetricSeconds(totals.other));
 }
 
 // Labels are fixed words: one of the transports, one of the reasons.
-void AddTransfer(Families& out, const TransferStats& transfer) {
+void AddTransfer(MetricFamilies& out, const TransferStats& transfer) {
   out.BeginCounters("baton_kv_transport_handoffs_total",
-                    "Handoffs received, by the transport that brought the last block.",
-                    "transport");
+                    "Handoffs received, by the transport that brought the last block.");
   for (std::size_t i = 0; i < kTransportKinds.size(); ++i) {
-    out.Count(ToString(kTransportKinds[i]), static_cast<double>(transfer.landed[i]));
+    out.Count({{"transport", std::string(ToString(kTransportKinds[i]))}},
+              static_cast<double>(transfer.landed[i]));
   }
   std::array<int, kTransportKinds.size()> peers{};
   if (transfer.peers != nullptr) {
@@ -149,10 +79,9 @@ void AddTransfer(Families& out, const TransferStats& transfer) {
                                    kTransportKinds.begin()));
     }
   }
-  out.BeginGauges("baton_kv_transport_peers", "Connected workers, by what blocks travel by.",
-                  "transport");
+  out.BeginGauges("baton_kv_transport_peers", "Connected workers, by what blocks travel by.");
   for (std::size_t i = 0; i < kTransportKinds.size(); ++i) {
-    out.Value(ToString(kTransportKinds[i]), peers[i]);
+    out.Value({{"transport", std::string(ToString(kTransportKinds[i]))}}, peers[i]);
   }
   out.Counter("baton_kv_transport_moves_total",
               "Times that a handoff went on over another transport because one had failed.",
@@ -166,14 +95,29 @@ void AddTransfer(Families& out, const TransferStats& transfer) {
   out.Counter("baton_kv_peers_lost_total", "Connections to other workers that ended.",
               transfer.peers_lost);
   out.BeginCounters("baton_kv_dropped_messages_total",
-                    "Messages from other workers that were not acted on.", "reason");
+                    "Messages from other workers that were not acted on.");
   for (int i = 0; i < kDropReasons; ++i) {
     const auto reason = static_cast<DropReason>(i);
-    out.Count(ToString(reason), static_cast<double>(transfer.dropped_for(reason)));
+    out.Count({{"reason", std::string(ToString(reason))}},
+              static_cast<double>(transfer.dropped_for(reason)));
   }
   out.BeginCounters("baton_kv_transfer_thread_seconds_total",
-                    "Processor time of the thread that moves KV blocks.", "thread");
-  out.Count("transfer", Seconds(transfer.thread_time));
+                    "Processor time of the thread that moves KV blocks.");
+  out.Count({{"thread", "transfer"}}, MetricSeconds(transfer.thread_time));
+}
+
+// Of the requests that came with a prefill worker.
+void AddHandoffs(MetricFamilies& out, const RequestTotals& requests) {
+  out.Distribution(
+      "baton_kv_transfer_seconds",
+      "Of a request whose KV blocks were handed over: from the first byte to the last.",
+      requests.transfer);
+  out.Distribution("baton_kv_transfer_exposed_seconds",
+                   "Of such a request: from the first token's arrival to all blocks adopted.",
+                   requests.exposed_transfer);
+  out.Counter("baton_kv_transfer_fallbacks_total",
+              "Requests whose prompt was computed here because every handoff had failed.",
+              requests.prefill_failed);
 }
 
 class WorkerCollectable final : public prometheus::Collectable {
@@ -181,14 +125,25 @@ class WorkerCollectable final : public prometheus::Collectable {
   WorkerCollectable(const WorkerMetrics& metrics,
                     const std::string& model,
                     std::function<EngineLoad()> load,
-                    std::function<TransferStats()> transfer)
-      : metrics_(metrics), model_(model), load_(std::move(load)), transfer_(std::move(transfer)) {}
+                    std::function<TransferStats()> transfer,
+                    const RequestMeter* requests)
+      : metrics_(metrics),
+        model_(model),
+        load_(std::move(load)),
+        transfer_(std::move(transfer)),
+        requests_(requests) {}
 
   std::vector<MetricFamily> Collect() const override {
-    Families families(model_);
+    MetricFamilies families(model_);
     AddLoad(families, load_());
     AddTotals(families, metrics_.totals());
     AddTransfer(families, transfer_());
+    if (requests_ != nullptr) {
+      const RequestTotals requests = requests_->totals();
+      AddRequestMetrics(families, requests);
+      AddHandoffs(families, requests);
+    }
+    families.Process(requests_ != nullptr ? "decode" : "prefill");
     return families.Take();
   }
 
@@ -197,15 +152,10 @@ class WorkerCollectable final : public prometheus::Collectable {
   const std::string model_;
   const std::function<EngineLoad()> load_;
   const std::function<TransferStats()> transfer_;
+  const RequestMeter* const requests_;  // null: none come here
 };
 
 }  // namespace
-
-void Histogram::Add(double value) {
-  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  ++counts_[static_cast<std::size_t>(bucket)];
-  sum_ += value;
-}
 
 // Steps of a tiny model take less than a millisecond, a chunk of a large one on a few cores
 // seconds. The bounds of the rows are vLLM's.
@@ -216,7 +166,7 @@ StepTotals::StepTotals()
 
 void WorkerMetrics::OnStep(const StepStatistics& step) {
   absl::MutexLock lock(&mutex_);
-  totals_.step_seconds.Add(Seconds(step.duration));
+  totals_.step_seconds.Add(MetricSeconds(step.duration));
   if (step.rows() > 0) {
     totals_.step_rows.Add(step.rows());
   }
@@ -239,8 +189,11 @@ StepTotals WorkerMetrics::totals() const {
 }
 
 std::shared_ptr<prometheus::Collectable> WorkerMetrics::MakeCollectable(
-    std::function<EngineLoad()> load, std::function<TransferStats()> transfer) const {
-  return std::make_shared<WorkerCollectable>(*this, model_, std::move(load), std::move(transfer));
+    std::function<EngineLoad()> load,
+    std::function<TransferStats()> transfer,
+    const RequestMeter* requests) const {
+  return std::make_shared<WorkerCollectable>(*this, model_, std::move(load), std::move(transfer),
+                                             requests);
 }
 
 }  // namespace baton

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/engine.h"
 #include "engine/step_statistics.h"
+#include "frontend/histogram.h"
 #include "kernels/operation_times.h"
 #include "kvtransfer/transfer_types.h"
 
@@ -20,25 +21,7 @@ class Collectable;
 
 namespace baton {
 
-// Counts of values by upper bound; each bound belongs to its bucket.
-class Histogram {
- public:
-  explicit Histogram(std::vector<double> bounds)
-      : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
-
-  void Add(double value);
-
-  const std::vector<double>& bounds() const { return bounds_; }  // ascending
-  const std::vector<std::uint64_t>& counts() const {
-    return counts_;
-  }  // the last: above all bounds
-  double sum() const { return sum_; }
-
- private:
-  std::vector<double> bounds_;
-  std::vector<std::uint64_t> counts_;
-  double sum_ = 0;
-};
+class RequestMeter;
 
 // What the steps of one engine add up to since its start.
 struct StepTotals {
@@ -69,10 +52,12 @@ class WorkerMetrics final : public StepObserver {
 
   StepTotals totals() const;
 
-  // What a scrape gets: the totals, and what `load` and `transfer` say, which are asked at every
-  // scrape. For a MetricsServer that is gone before this and what they use.
-  std::shared_ptr<prometheus::Collectable> MakeCollectable(
-      std::function<EngineLoad()> load, std::function<TransferStats()> transfer) const;
+  // What a scrape gets: the totals, what `load` and `transfer` say, which are asked at every
+  // scrape, and the requests of a decode worker (null: of a prefill worker, which has handoffs
+  // only). For a MetricsServer that is gone before this and what they use.
+  std::shared_ptr<prometheus::Collectable> MakeCollectable(std::function<EngineLoad()> load,
+                                                           std::function<TransferStats()> transfer,
+                                                           const RequestMeter* requests) const;
 
  private:
   const std::string model_;

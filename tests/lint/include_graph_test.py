@@ -36,7 +36,7 @@ ADAPTERS = [
     ("UCX", re.compile(r"^(ucp|uct|ucs|ucm)/"),
      re.compile(r"^kvtransfer/ucx/|^bench/|^tests/kvtransfer/")),
     ("prometheus-cpp", re.compile(r"^prometheus/"),
-     re.compile(r"^(bench|tests)/|/[^/]*metrics[^/]*\.cc$")),
+     re.compile(r"^(bench|tests)/|/[^/]*metrics[^/]*\.cc$|/metric_families\.")),
     ("CUDA", re.compile(r"^(cuda|cublas|nv)[^/]*\.h$"),
      re.compile(r"^kernels/cuda/|^bench/|^tests/(kernels|gpu)/")),
 ]

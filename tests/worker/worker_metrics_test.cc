@@ -38,9 +38,11 @@ StepStatistics MixedStep() {
 // As Prometheus reads it, a line a sample.
 std::set<std::string> Lines(const WorkerMetrics& metrics,
                             const EngineLoad& load,
-                            const TransferStats& transfer = {}) {
+                            const TransferStats& transfer = {},
+                            const RequestMeter* requests = nullptr) {
   const auto families =
-      metrics.MakeCollectable([load] { return load; }, [transfer] { return transfer; })->Collect();
+      metrics.MakeCollectable([load] { return load; }, [transfer] { return transfer; }, requests)
+          ->Collect();
   const std::string text = prometheus::TextSerializer().Serialize(families);
   std::set<std::string> lines;
   for (std::size_t begin = 0; begin < text.size();) {

@@ -1,4 +1,4 @@
-#include "frontend/caller.h"
+#include "frontend/calling_client.h"
 
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/server_context.h>

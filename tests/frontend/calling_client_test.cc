@@ -1,4 +1,4 @@
-#include "frontend/caller.h"
+#include "frontend/calling_client.h"
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
