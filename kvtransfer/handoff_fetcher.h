@@ -2,14 +2,14 @@
 
 #include <memory>
 #include <optional>
-#include <span>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "kvtransfer/connection_table.h"
-#include "kvtransfer/layer_set.h"
+#include "kvtransfer/fetch_pieces.h"
+#include "kvtransfer/recent_ids.h"
 #include "kvtransfer/transfer_types.h"
 #include "kvtransfer/transport.h"
 #include "kvtransfer/wire.h"
@@ -22,7 +22,7 @@ namespace baton {
 // Blocks come in DATA messages, or are read from the peer's pool as it announces them: then the
 // peer must say, after the last read, that they had stayed as they were, before the fetch has
 // landed. When a transport fails in the middle, the fetch moves to the next one that both sides
-// have; whole blocks are kept.
+// have; what has landed is kept.
 //
 // Only blocks of an open fetch are ever named to the transport, and each piece of them once at a
 // time. A fetch that has ended stays here, in quarantine, until the transport has let go of what
@@ -77,51 +77,42 @@ class HandoffFetcher {
     std::optional<PeerId> source;
     std::optional<absl::Status> moving;  // why; set until the last receive is over
     absl::Status first_failure;          // of a way
-    // By source index: place in request.blocks, which is the "position" below.
-    absl::flat_hash_map<std::uint32_t, std::size_t> position;
-    std::vector<LayerSet> landed;    // by position
-    std::vector<LayerSet> arriving;  // by position: named to the transport
-    int missing_pieces = 0;          // pieces: one layer of one block
-    int receives = 0;                // messages whose memory is named to the transport
+    FetchPieces pieces;
+    int receives = 0;  // messages whose memory is named to the transport
     std::uint32_t round = 1;
     std::uint32_t first_round = 1;  // of the way in use
     bool all_said = false;          // the prefill side has sent or announced all of this round
     TimePoint ask_again;            // when landed but for the peer's confirmation
     bool checksum_failed = false;
     FetchStats stats;
+    std::size_t progress = 0;   // bytes that the sink knows of
     TimePoint let_go_deadline;  // once ended
 
+    Entry(FetchRequest of, const PoolRegion& pool)
+        : request(std::move(of)), pieces(pool, std::move(request.blocks)) {}
     bool ended() const { return IsEnd(state) || state == DecodeHandoffState::kLanded; }
     PoolReader* reader() const { return way < ways.size() ? ways[way].reader : nullptr; }
   };
-  // What a message carries or announces.
-  struct Pieces {
-    std::uint32_t round = 0;
-    LayerRange layers;
-    std::uint32_t crc32c = 0;
-    bool checksum_follows = false;      // `crc32c` comes with the payload instead
-    std::vector<std::uint32_t> blocks;  // source indices
-  };
   struct Receive {
     HandoffId handoff;
-    Pieces pieces;
+    PieceRange pieces;
+    std::uint32_t crc32c = 0;
+    bool checksum_follows = false;           // `crc32c` comes with the payload instead
     bool verified = false;                   // by Verify
     std::shared_ptr<CopiedChecksum> copied;  // shared with the plan; null for some reads
   };
 
   TimePoint Now() const { return options_.clock->Now(); }
   Entry* FindOpen(HandoffId id);
+  std::optional<DropReason> WhyUnknown(HandoffId id) const;
   std::optional<DropReason> CheckSender(const Entry& entry,
                                         const Connection& connection,
                                         std::uint64_t epoch) const;
-  // Blocks, layers and round of open fetches.
-  std::optional<DropReason> CheckPieces(const Entry& entry, const Pieces& pieces) const;
-  std::optional<DropReason> CheckNotHere(const Entry& entry, const Pieces& pieces) const;
-  TransferToken BeginReceive(Entry& entry, Pieces pieces);
-  std::size_t PieceBytes(const Pieces& pieces) const;
-  std::span<std::byte> Piece(const Entry& entry,
-                             std::uint32_t source_index,
-                             LayerRange layers) const;
+  // What a peer says of pieces, before any memory is named for them.
+  static std::optional<DropReason> CheckPieces(const Entry& entry,
+                                               std::uint32_t round,
+                                               const PieceRange& pieces);
+  TransferToken BeginReceive(Entry& entry, Receive receive);
   // Of a pool in host memory.
   bool ChecksumHolds(const Entry& entry, const Receive& receive) const;
   // Of any other: on the payload's way there. Remembered in the receive.
@@ -129,6 +120,7 @@ class HandoffFetcher {
   // Whether a payload has the checksum that its sender said.
   bool Matches(const Receive& receive, ConstParts payload) const;
 
+  void ReportProgress();
   void SendFetch(Entry& entry);
   void NextRound(Entry& entry);
   void AskAgainOrMove(Entry& entry);
@@ -147,6 +139,8 @@ class HandoffFetcher {
   TransferStats& stats_;
   absl::flat_hash_map<HandoffId, std::unique_ptr<Entry>> fetches_;
   absl::flat_hash_map<TransferToken, Receive> receives_;
+  RecentIds over_;
+  TimePoint next_report_;         // of progress
   std::uint64_t next_token_ = 2;  // even tokens are ours, odd ones the server's
 };
 

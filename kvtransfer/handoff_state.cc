@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/log.h"
 
 namespace baton {
 namespace {
@@ -66,6 +67,12 @@ absl::Status TransitionImpl(State& state, State next) {
   return absl::OkStatus();
 }
 
+void LogIfIllegal(const absl::Status& moved) {
+  if (!moved.ok()) {
+    LogEvent(LogLevel::kError, "handoff.illegal_transition", {{"why", moved}});
+  }
+}
+
 }  // namespace
 
 std::string_view ToString(DecodeHandoffState state) {
@@ -127,6 +134,13 @@ absl::Status Transition(DecodeHandoffState& state, DecodeHandoffState next) {
 
 absl::Status Transition(PrefillHandoffState& state, PrefillHandoffState next) {
   return TransitionImpl(state, next);
+}
+
+void MustMove(DecodeHandoffState& state, DecodeHandoffState next) {
+  LogIfIllegal(Transition(state, next));
+}
+void MustMove(PrefillHandoffState& state, PrefillHandoffState next) {
+  LogIfIllegal(Transition(state, next));
 }
 
 }  // namespace baton

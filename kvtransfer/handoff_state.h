@@ -43,4 +43,8 @@ bool IsEnd(PrefillHandoffState state);
 absl::Status Transition(DecodeHandoffState& state, DecodeHandoffState next);
 absl::Status Transition(PrefillHandoffState& state, PrefillHandoffState next);
 
+// The same where the step is known to be legal: one that is not is a bug, and logged as an error.
+void MustMove(DecodeHandoffState& state, DecodeHandoffState next);
+void MustMove(PrefillHandoffState& state, PrefillHandoffState next);
+
 }  // namespace baton

@@ -19,13 +19,35 @@ void PieceSchedule::MarkReady(const ReadyRange& range) {
   }
 }
 
-void PieceSchedule::Want(const std::vector<wire::BlockRun>& runs, LayerRange layers) {
-  WantNothing();
-  const LayerSet wanted(layers);
+std::optional<DropReason> PieceSchedule::Check(const std::vector<wire::BlockRun>& runs) const {
+  std::vector<LayerSet> named(blocks());
   for (const wire::BlockRun& run : runs) {
+    if (run.layer_count == 0 || std::uint32_t{run.first_layer} + run.layer_count >
+                                    static_cast<std::uint32_t>(layout_.layers)) {
+      return DropReason::kBadLayers;
+    }
+    if (run.count == 0 || std::uint64_t{run.first} + run.count > blocks()) {
+      return DropReason::kBadBlocks;
+    }
+    const LayerSet layers({run.first_layer, run.layer_count});
     for (std::uint32_t block = run.first; block < run.first + run.count; ++block) {
-      unsent_[block] = wanted;
-      unsent_pieces_ += layers.count;
+      if (layers.Intersects(named[block])) {
+        return DropReason::kBadBlocks;  // so the work is bounded by the pieces that there are
+      }
+      named[block] |= layers;
+    }
+  }
+  return runs.empty() ? std::optional(DropReason::kBadBlocks) : std::nullopt;
+}
+
+void PieceSchedule::Want(const std::vector<wire::BlockRun>& runs) {
+  WantNothing();
+  for (const wire::BlockRun& run : runs) {
+    const LayerSet wanted({run.first_layer, run.layer_count});
+    for (std::uint32_t block = run.first; block < run.first + run.count; ++block) {
+      blocks_wanted_ += unsent_[block].empty() ? 1 : 0;
+      unsent_[block] |= wanted;
+      unsent_pieces_ += run.layer_count;
       sendable_pieces_ += (wanted & ready_[block]).Count();
     }
   }
@@ -33,6 +55,7 @@ void PieceSchedule::Want(const std::vector<wire::BlockRun>& runs, LayerRange lay
 
 void PieceSchedule::WantNothing() {
   std::fill(unsent_.begin(), unsent_.end(), LayerSet());
+  blocks_wanted_ = 0;
   unsent_pieces_ = 0;
   sendable_pieces_ = 0;
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/kv_layout.h"
@@ -33,11 +34,17 @@ class PieceSchedule {
   // REQUIRES: the range lies in the offer and the layout.
   void MarkReady(const ReadyRange& range);
 
-  // Starts a round: `layers` of the blocks of `runs` and nothing else is wanted.
-  // REQUIRES: they lie in the offer and the layout, and no block is named twice.
-  void Want(const std::vector<wire::BlockRun>& runs, LayerRange layers);
+  // What is wrong with the runs that a peer wants: none, not in the offer or the layout, or a piece
+  // twice.
+  std::optional<DropReason> Check(const std::vector<wire::BlockRun>& runs) const;
+
+  // Starts a round: what the runs say and nothing else is wanted. REQUIRES: Check has found
+  // nothing.
+  void Want(const std::vector<wire::BlockRun>& runs);
   void WantNothing();
 
+  // Blocks of which any piece is wanted in this round.
+  int blocks_wanted() const { return blocks_wanted_; }
   bool all_sent() const { return unsent_pieces_ == 0; }
   bool has_sendable() const { return sendable_pieces_ > 0; }
 
@@ -51,6 +58,7 @@ class PieceSchedule {
   const KvLayout& layout_;
   std::vector<LayerSet> ready_;
   std::vector<LayerSet> unsent_;  // wanted and not sent
+  int blocks_wanted_ = 0;
   int unsent_pieces_ = 0;
   int sendable_pieces_ = 0;  // unsent and ready
 };

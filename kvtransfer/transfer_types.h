@@ -127,10 +127,13 @@ struct FetchStats {
 };
 
 // Called on the transfer thread, which must not be held up: implementations only post. Exactly one
-// call for each accepted fetch, at the latest at its deadline.
+// end for each accepted fetch, at the latest at its deadline.
 class FetchSink {
  public:
   virtual ~FetchSink() = default;
+  // Bytes that have come so far, when there are more of them; not after the event, and not for
+  // each.
+  virtual void OnProgress(HandoffId /*id*/, std::size_t /*bytes*/) {}
   // Every piece is in place and its checksum verified; the pin is dropped.
   virtual void OnLanded(HandoffId id, const FetchStats& stats) = 0;
   // `whole_blocks`: source indices of blocks that are complete and verified, ascending; the rest is

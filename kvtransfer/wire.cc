@@ -30,6 +30,8 @@ class FieldWriter {
   void operator()(const BlockRun& run) {
     out_.Put(run.first);
     out_.Put(run.count);
+    out_.Put(run.first_layer);
+    out_.Put(run.layer_count);
   }
   void operator()(const PlacedBlock& block) {
     out_.Put(block.source);
@@ -86,6 +88,8 @@ class FieldReader {
   void operator()(BlockRun& run) {
     (*this)(run.first);
     (*this)(run.count);
+    (*this)(run.first_layer);
+    (*this)(run.layer_count);
   }
   void operator()(PlacedBlock& block) {
     (*this)(block.source);
@@ -158,8 +162,6 @@ void Fields(Visitor& field, M& message) {
   field(message.handoff);
   field(message.epoch);
   field(message.round);
-  field(message.first_layer);
-  field(message.layer_count);
   field(message.credit_bytes);
   field(message.reads);
   field(message.blocks, kMaxBlockRuns);

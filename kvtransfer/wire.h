@@ -75,25 +75,25 @@ struct Welcome {
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
-// Source blocks [first, first + count).
+// Layers [first_layer, first_layer + layer_count) of source blocks [first, first + count).
 struct BlockRun {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
+  std::uint16_t first_layer = 0;
+  std::uint16_t layer_count = 0;
   friend bool operator==(const BlockRun&, const BlockRun&) = default;
 };
 
 // Decode side: stands until all of it has been sent, for layers that are computed later too. A
-// higher round asks again for blocks that did not arrive.
+// higher round asks again for what did not arrive.
 struct Fetch {
   static constexpr MessageType kType = MessageType::kFetch;
   HandoffId handoff;
   std::uint64_t epoch = 0;
-  std::uint32_t round = 0;  // from 1
-  std::uint16_t first_layer = 0;
-  std::uint16_t layer_count = 0;
+  std::uint32_t round = 0;         // from 1
   std::uint64_t credit_bytes = 0;  // most bytes under way
   std::uint16_t reads = 0;         // the TransportKind by which Ready pieces will be read; 0: DATA
-  std::vector<BlockRun> blocks;
+  std::vector<BlockRun> blocks;    // no piece twice
   friend bool operator==(const Fetch&, const Fetch&) = default;
 };
 

@@ -294,13 +294,13 @@ wire::Message Invent(FuzzInput& input) {
       wire::Fetch fetch{.handoff = id,
                         .epoch = epoch,
                         .round = round,
-                        .first_layer = static_cast<std::uint16_t>(input.Below(4)),
-                        .layer_count = static_cast<std::uint16_t>(input.Below(5)),
                         .credit_bytes = input.Take<std::uint64_t>(),
                         .reads = static_cast<std::uint16_t>(input.Below(4))};
       for (int i = input.Below(4); i > 0; --i) {
         fetch.blocks.push_back({.first = static_cast<std::uint32_t>(input.Below(6)),
-                                .count = input.Flip() ? 1 : input.Take<std::uint32_t>()});
+                                .count = input.Flip() ? 1 : input.Take<std::uint32_t>(),
+                                .first_layer = static_cast<std::uint16_t>(input.Below(4)),
+                                .layer_count = static_cast<std::uint16_t>(input.Below(5))});
       }
       return fetch;
     }
@@ -335,6 +335,7 @@ void SayData(FuzzInput& input, ScriptedTransport& transport) {
                   .sequence = static_cast<std::uint32_t>(input.Below(4)),
                   .first_layer = static_cast<std::uint16_t>(input.Below(kLayers + 1)),
                   .layer_count = static_cast<std::uint16_t>(input.Below(kLayers + 2))};
+  data.checksum_follows = input.Below(8) == 0 ? 1 : 0;
   int mask = input.Below(64);
   if (input.Below(4) == 0) {  // exactly what is wanted
     data.first_layer = 0;

@@ -161,6 +161,22 @@ TEST_P(HostilePrefill, AChecksumThatIsSaidToFollowMustFollow) {
   FinishHonestly();
 }
 
+// An honest peer says it again until it hears of the end, and may be heard after it.
+TEST_P(HostilePrefill, ALateCompleteIsNotCounted) {
+  Begin();
+  FinishHonestly();
+  const std::uint64_t before = node_->service->stats().dropped_for(DropReason::kUnknownHandoff);
+  wire::Complete complete{.handoff = id_, .epoch = 5, .round = 1};
+  ASSERT_TRUE(peer_->Say(connection_, complete).ok());
+  complete.handoff = HandoffId::Make();
+  ASSERT_TRUE(peer_->Say(connection_, complete).ok());
+  const auto dropped = [&] {
+    return node_->service->stats().dropped_for(DropReason::kUnknownHandoff) - before;
+  };
+  ASSERT_TRUE(peer_->Until([&] { return dropped() > 0; }));
+  EXPECT_EQ(dropped(), 1u);
+}
+
 TEST_P(HostilePrefill, BytesThatAreNoMessageAreDropped) {
   Begin();
   const std::uint64_t before = node_->service->stats().dropped_for(DropReason::kMalformed);
@@ -207,7 +223,7 @@ TEST_P(HostilePrefill, CompleteWithoutPiecesAsksOnceAndFails) {
   ASSERT_TRUE(peer_->Say(connection_, wire::Complete{.handoff = id_, .epoch = 5, .round = 1}).ok());
   ASSERT_TRUE(peer_->Until([&] { return peer_->CountOf<wire::Fetch>() == 2; }));
   EXPECT_EQ(peer_->Last<wire::Fetch>()->round, 2u);
-  EXPECT_EQ(peer_->Last<wire::Fetch>()->blocks, (std::vector<wire::BlockRun>{{2, 4}}));
+  EXPECT_EQ(peer_->Last<wire::Fetch>()->blocks, (std::vector<wire::BlockRun>{{2, 4, 0, 5}}));
   ASSERT_TRUE(peer_->Say(connection_, wire::Complete{.handoff = id_, .epoch = 5, .round = 1}).ok());
   ASSERT_TRUE(peer_->Say(connection_, wire::Complete{.handoff = id_, .epoch = 5, .round = 2}).ok());
   ASSERT_TRUE(peer_->Until([&] { return node_->fetches.Get(id_).calls() == 1; }));
@@ -239,13 +255,8 @@ class HostileDecode : public Hostile {
   }
 
   wire::Fetch Good() const {
-    return {.handoff = id_,
-            .epoch = 5,
-            .round = 1,
-            .first_layer = 0,
-            .layer_count = 5,
-            .credit_bytes = 1 << 20,
-            .blocks = {{0, 4}}};
+    return {
+        .handoff = id_, .epoch = 5, .round = 1, .credit_bytes = 1 << 20, .blocks = {{0, 4, 0, 5}}};
   }
 
   template <typename M>
@@ -275,20 +286,20 @@ TEST_P(HostileDecode, FetchesThatDoNotFitAreDropped) {
   ExpectDropped(with([](wire::Fetch& f) { f.epoch = 4; }), DropReason::kWrongEpoch);
   for (const std::vector<wire::BlockRun>& blocks :
        std::vector<std::vector<wire::BlockRun>>{{},
-                                                {{0, 5}},
-                                                {{4, 1}},
-                                                {{0, 0}},
-                                                {{0, 2}, {1, 2}},
-                                                {{2, 1}, {0, 1}},
-                                                {{0xffffffff, 0xffffffff}},
-                                                {{1, 0xffffffff}}}) {
+                                                {{0, 5, 0, 5}},
+                                                {{4, 1, 0, 5}},
+                                                {{0, 0, 0, 5}},
+                                                {{0, 2, 0, 5}, {1, 2, 0, 5}},
+                                                {{0, 2, 0, 3}, {1, 2, 2, 1}},
+                                                {{0xffffffff, 0xffffffff, 0, 5}},
+                                                {{1, 0xffffffff, 0, 5}}}) {
     ExpectDropped(with([&](wire::Fetch& f) { f.blocks = blocks; }), DropReason::kBadBlocks);
   }
-  ExpectDropped(with([](wire::Fetch& f) { f.layer_count = 0; }), DropReason::kBadLayers);
-  ExpectDropped(with([](wire::Fetch& f) { f.layer_count = 6; }), DropReason::kBadLayers);
+  ExpectDropped(with([](wire::Fetch& f) { f.blocks[0].layer_count = 0; }), DropReason::kBadLayers);
+  ExpectDropped(with([](wire::Fetch& f) { f.blocks[0].layer_count = 6; }), DropReason::kBadLayers);
   ExpectDropped(with([](wire::Fetch& f) {
-                  f.first_layer = 0xffff;
-                  f.layer_count = 0xffff;
+                  f.blocks[0].first_layer = 0xffff;
+                  f.blocks[0].layer_count = 0xffff;
                 }),
                 DropReason::kBadLayers);
   // Ways to read that were not offered, or do not exist.

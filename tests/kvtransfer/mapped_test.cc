@@ -407,10 +407,9 @@ TEST(MappedTransport, AnAcknowledgementAfterTheLeaseIsRefused) {
     EXPECT_TRUE(peer.Say(*connection, wire::Fetch{.handoff = id,
                                                   .epoch = 5,
                                                   .round = 1,
-                                                  .layer_count = 5,
                                                   .credit_bytes = 1,
                                                   .reads = kMapped,
-                                                  .blocks = {{0, 4}}})
+                                                  .blocks = {{0, 4, 0, 5}}})
                     .ok());
     EXPECT_TRUE(peer.Until([&] { return peer.CountOf<wire::Complete>() == ready + 1; }));
     return id;

@@ -65,6 +65,39 @@ TEST_F(Moves, ToGrpcWhenTheUcxConnectionBreaks) {
   EXPECT_EQ(next.stats.transport, "tcp");
 }
 
+// No block is whole yet, but two layers of all of them are here.
+TEST_F(Moves, KeepsTheLayersThatHaveLanded) {
+  Node prefill(
+      UcxAndGrpc({{.action = FaultAction::kKill, .type = wire::MessageType::kData, .first = 2}}));
+  Node decode(UcxAndGrpc({}));
+  const HandoffId id = HandoffId::Make();
+  const std::vector<BlockId> sources = Scattered(kBlocks, 64, 7);
+  const std::vector<BlockId> destinations = Scattered(kBlocks, 64, 11);
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    prefill.pool.Fill(sources[i], i);
+  }
+  ASSERT_TRUE(prefill.Offer(id, decode, sources).ok());
+  ASSERT_TRUE(decode.Fetch(id, prefill, MapFrom(0, destinations)).ok());
+  for (int layer = 0; layer < 2; ++layer) {
+    prefill.service->MarkReady(
+        id, {.first_block = 0, .block_count = kBlocks, .first_layer = layer, .layer_count = 1});
+    ASSERT_TRUE(WaitUntil([&] {
+      return decode.service->stats().messages_received == static_cast<std::uint64_t>(layer) + 1;
+    }));
+  }
+  prefill.ReadyAll(id, kBlocks);
+
+  ASSERT_TRUE(decode.fetches.WaitEnd(id));
+  const FetchRecorder::End end = decode.fetches.Get(id);
+  EXPECT_EQ(end.landed, 1) << end.why;
+  EXPECT_EQ(end.stats.moves, 1);
+  EXPECT_EQ(end.stats.transport, "grpc");
+  EXPECT_EQ(end.stats.bytes, kBlocks * SmallLayout().block_bytes());
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    EXPECT_TRUE(decode.pool.Holds(destinations[i], i)) << "block " << i;
+  }
+}
+
 // Nobody answers at the better address: the listener is gone, the process lives.
 TEST_F(Moves, ToGrpcWhenUcxCannotBeReached) {
   Node prefill(UcxAndGrpc({}));

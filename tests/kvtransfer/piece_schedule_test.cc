@@ -17,7 +17,7 @@ TEST(PieceSchedule, TakesWholeBlocksWhenAllIsReady) {
   PieceSchedule pieces(layout, 10);
   pieces.MarkReady({.first_block = 0, .block_count = 10, .first_layer = 0, .layer_count = 30});
   EXPECT_FALSE(pieces.has_sendable());
-  pieces.Want({{2, 8}}, {0, 30});
+  pieces.Want({{2, 8, 0, 30}});
 
   const PieceSchedule::Selection selection = pieces.Select(3 * 3000 + 2999);
   EXPECT_EQ(selection.blocks, (std::vector<std::uint32_t>{2, 3, 4}));
@@ -28,7 +28,7 @@ TEST(PieceSchedule, TakesWholeBlocksWhenAllIsReady) {
 TEST(PieceSchedule, TakesOneLayerOfManyBlocksWhileTheNextIsComputed) {
   const KvLayout layout = Layout(30, 100);
   PieceSchedule pieces(layout, 10);
-  pieces.Want({{0, 10}}, {0, 30});
+  pieces.Want({{0, 10, 0, 30}});
   pieces.MarkReady({.first_block = 0, .block_count = 6, .first_layer = 4, .layer_count = 1});
 
   const PieceSchedule::Selection selection = pieces.Select(1 << 20);
@@ -41,7 +41,7 @@ TEST(PieceSchedule, SplitsABlockThatIsLargerThanAMessage) {
   const KvLayout layout = Layout(30, 1000);
   PieceSchedule pieces(layout, 1);
   pieces.MarkReady({.first_block = 0, .block_count = 1, .first_layer = 0, .layer_count = 30});
-  pieces.Want({{0, 1}}, {0, 30});
+  pieces.Want({{0, 1, 0, 30}});
   EXPECT_EQ(pieces.Select(10500).layers.count, 10);
   // Even a layer that is too large goes, since nothing is smaller.
   EXPECT_EQ(pieces.Select(10).layers.count, 1);
@@ -58,7 +58,8 @@ TEST(PieceSchedule, SendsEachPieceOnceInAnyOrder) {
     const KvLayout layout = Layout(layers, 10);
     PieceSchedule pieces(layout, static_cast<std::size_t>(blocks));
     const auto first = static_cast<std::uint32_t>(random()) % static_cast<std::uint32_t>(blocks);
-    pieces.Want({{first, static_cast<std::uint32_t>(blocks) - first}}, {0, layers});
+    pieces.Want({{first, static_cast<std::uint32_t>(blocks) - first, 0,
+                  static_cast<std::uint16_t>(layers)}});
     std::set<std::pair<std::uint32_t, int>> sent;
     for (int step = 0; step < 40; ++step) {
       ReadyRange range{.first_block = static_cast<int>(random()) & 0xff,

@@ -90,13 +90,8 @@ TEST_F(Timing, LeaseLivesOnPings) {
                   .ok());
   std::optional<PeerId> connection = peer.Greet(node->service->address());
   ASSERT_TRUE(connection);
-  const wire::Fetch fetch{.handoff = id,
-                          .epoch = 1,
-                          .round = 1,
-                          .first_layer = 0,
-                          .layer_count = 5,
-                          .credit_bytes = 1 << 20,
-                          .blocks = {{0, 4}}};
+  const wire::Fetch fetch{
+      .handoff = id, .epoch = 1, .round = 1, .credit_bytes = 1 << 20, .blocks = {{0, 4, 0, 5}}};
   ASSERT_TRUE(peer.Say(*connection, fetch).ok());
 
   for (int beat = 0; beat < 20; ++beat) {

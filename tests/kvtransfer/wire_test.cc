@@ -60,23 +60,22 @@ std::vector<Golden> Goldens() {
       {Fetch{.handoff = handoff,
              .epoch = 0x0102030405060708,
              .round = 1,
-             .first_layer = 0,
-             .layer_count = 30,
              .credit_bytes = 0x2000000,
              .reads = 1,
-             .blocks = {{.first = 3, .count = 250}, {.first = 260, .count = 1}}},
+             .blocks = {{.first = 3, .count = 250, .first_layer = 0, .layer_count = 30},
+                        {.first = 260, .count = 1, .first_layer = 4, .layer_count = 2}}},
        "0300"
-       "3e000000" +
+       "42000000" +
            handoff_hex +
            "0807060504030201"
            "01000000"
-           "0000"
-           "1e00"
            "0000000200000000"
            "0100"
            "02000000"
            "03000000fa000000"
-           "0401000001000000"},
+           "00001e00"
+           "0401000001000000"
+           "04000200"},
       {Data{.handoff = handoff,
             .epoch = 7,
             .round = 2,
@@ -217,7 +216,7 @@ TEST(Wire, RefusesCountsBeyondTheLimits) {
   for (std::string bytes : {data, ping}) {
     // The count and the frame's length raised by one element, with the bytes there.
     const std::size_t count_at =
-        bytes == data ? kFrameBytes + 16 + 8 + 4 + 4 + 2 + 2 + 4 : kFrameBytes + 8;
+        bytes == data ? kFrameBytes + 16 + 8 + 4 + 4 + 2 + 2 + 4 + 2 : kFrameBytes + 8;
     const std::size_t element = bytes == data ? 4 : 16;
     bytes[count_at] = static_cast<char>(bytes[count_at] + 1);
     bytes.append(element, '\0');
