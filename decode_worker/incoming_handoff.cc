@@ -34,6 +34,14 @@ class IncomingHandoff::Attempt final : public PrefillCallEvents,
   void OnPrefillEnd(const absl::Status& status) override {
     PostIfCurrent([status](IncomingHandoff& handoff) { handoff.HandleCallEnd(status); });
   }
+  void OnProgress(HandoffId, std::size_t bytes) override {
+    PostIfCurrent([bytes](IncomingHandoff& handoff) {
+      handoff.attempt_->landed_bytes = bytes;
+      if (handoff.attempt_->watch) {
+        handoff.attempt_->watch->OnProgress(Clock::System().Now(), bytes);
+      }
+    });
+  }
   void OnLanded(HandoffId, const FetchStats& stats) override {
     PostIfCurrent([stats](IncomingHandoff& handoff) { handoff.HandleLanded(stats); });
     LetGo();
@@ -67,6 +75,8 @@ class IncomingHandoff::Attempt final : public PrefillCallEvents,
   bool accepted = false;
   bool fetching = false;
   bool landed = false;
+  std::size_t landed_bytes = 0;
+  std::optional<LandingWatch> watch;    // from the first token on
   std::optional<absl::Status> failure;  // set while the fetch is being cancelled because of it
 
  private:
@@ -76,11 +86,9 @@ class IncomingHandoff::Attempt final : public PrefillCallEvents,
 
 namespace {
 
-void Move(DecodeHandoffState& state, DecodeHandoffState next) {
-  if (const absl::Status status = Transition(state, next); !status.ok()) {
-    LogEvent(LogLevel::kError, "handoff.illegal_transition", {{"status", status}});
-  }
-}
+constexpr Duration kWatchPause = std::chrono::milliseconds(100);
+// Fewer tokens say little of how long a prompt takes.
+constexpr int kTellingTokens = 64;
 
 }  // namespace
 
@@ -173,12 +181,43 @@ void IncomingHandoff::FailUnless(Duration after, Condition met, const char* why)
       });
 }
 
-Duration IncomingHandoff::LandingTime() const {
-  const double bytes = static_cast<double>(prompt_blocks_) *
-                       static_cast<double>(context_.core.engine().identity().kv.block_bytes());
-  return context_.times.landing +
-         std::chrono::duration_cast<Duration>(
-             std::chrono::duration<double>(bytes / context_.times.slowest_bytes_per_second));
+// Until the blocks have landed or are not worth waiting for.
+void IncomingHandoff::WatchLanding() {
+  const TimePoint now = Clock::System().Now();
+  context_.executor.PostAt(now + kWatchPause, [handoff = weak_from_this(),
+                                               watched = std::weak_ptr(attempt_)] {
+    const auto self = handoff.lock();
+    const auto attempt = watched.lock();
+    if (self == nullptr || attempt == nullptr || self->attempt_ != attempt || !attempt->fetching ||
+        attempt->failure.has_value()) {
+      return;
+    }
+    if (const std::optional<std::string> why = attempt->watch->WhyGiveUp(Clock::System().Now())) {
+      self->FailAttempt(absl::UnavailableError(*why));
+    } else {
+      self->WatchLanding();
+    }
+  });
+}
+
+// Of what is fetched, here; absent when the client wants nothing else than the fetch.
+std::optional<Duration> IncomingHandoff::ComputingTime() const {
+  if (plan_.forced) {
+    return std::nullopt;
+  }
+  const int computed = plan_.sequence.prompt_size() - static_cast<int>(report_.cached_tokens);
+  if (computed < kTellingTokens || report_.prefill == Duration::zero()) {
+    return context_.times.computing_unknown +
+           std::chrono::duration_cast<Duration>(
+               std::chrono::duration<double>(static_cast<double>(FetchBytes()) /
+                                             context_.times.computing_unknown_bytes_per_second));
+  }
+  return report_.prefill / computed * (prompt_blocks_ - valid_blocks_) * kBlockTokens;
+}
+
+std::size_t IncomingHandoff::FetchBytes() const {
+  return static_cast<std::size_t>(prompt_blocks_ - valid_blocks_) *
+         context_.core.engine().identity().kv.block_bytes();
 }
 
 void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted) {
@@ -215,8 +254,8 @@ void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted)
     return;
   }
   attempt_->fetching = true;
-  Move(attempt_->state, DecodeHandoffState::kRequested);
-  Move(attempt_->state, DecodeHandoffState::kFetching);
+  MustMove(attempt_->state, DecodeHandoffState::kRequested);
+  MustMove(attempt_->state, DecodeHandoffState::kFetching);
 }
 
 void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first) {
@@ -244,10 +283,10 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
     context_.core.engine().GiveFirstToken(*sequence_, std::move(token),
                                           FromProto(first.prompt_logprobs()));
   }
-  if (attempt_->fetching) {
-    FailUnless(
-        LandingTime(), [](const Attempt& attempt) { return attempt.landed; },
-        "the blocks did not arrive in time after the first token");
+  if (attempt_->fetching && !attempt_->watch) {
+    attempt_->watch.emplace(context_.times.landing, Clock::System().Now(), FetchBytes(),
+                            attempt_->landed_bytes, ComputingTime());
+    WatchLanding();
   }
   AdoptIfComplete();
 }
@@ -266,7 +305,7 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
   attempt_->fetching = false;
   attempt_->landed = true;
   valid_blocks_ = prompt_blocks_;
-  Move(attempt_->state, DecodeHandoffState::kLanded);
+  MustMove(attempt_->state, DecodeHandoffState::kLanded);
   report_.transport = stats.transport;
   report_.transfer = stats.last_byte - stats.first_byte;
   reporter_(report_);
@@ -282,7 +321,7 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
 void IncomingHandoff::AdoptIfComplete() {
   if (attempt_->landed && first_token_.has_value()) {
     context_.core.engine().Adopt(*sequence_);
-    Move(attempt_->state, DecodeHandoffState::kAdopted);
+    MustMove(attempt_->state, DecodeHandoffState::kAdopted);
     over_ = true;
     EndAttempt(DecodeHandoffState::kDone);
   }
@@ -389,7 +428,7 @@ void IncomingHandoff::Abandon() {
 }
 
 void IncomingHandoff::EndAttempt(DecodeHandoffState end) {
-  Move(attempt_->state, end);
+  MustMove(attempt_->state, end);
   attempt_.reset();
 }
 

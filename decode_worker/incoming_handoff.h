@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/random_id.h"
 #include "common/serial_executor.h"
+#include "decode_worker/landing_watch.h"
 #include "decode_worker/prefill_client.h"
 #include "engine/engine.h"
 #include "kvtransfer/transfer_service.h"
@@ -20,10 +21,12 @@ namespace baton {
 struct HandoffTimes {
   // From the Prefill call to its `accepted`, which comes before any queueing on the other side.
   Duration accept = std::chrono::milliseconds(1500);
-  // From the first token, when all of the prompt is computed, to the last block landed: this long,
-  // and longer by what the bytes take on a slow network. A message lost for good ends in this.
-  Duration landing = std::chrono::seconds(1);
-  double slowest_bytes_per_second = 50e6;
+  // From the first token, when all of the prompt is computed, to the last block landed.
+  LandingLimits landing;
+  // Where the prefill side has computed too little of the prompt to tell how long that takes here,
+  // it is taken for this long, and what its bytes take at this rate.
+  Duration computing_unknown = std::chrono::seconds(1);
+  double computing_unknown_bytes_per_second = 50e6;
 };
 
 // What the handoffs of a decode worker share. Borrowed; outlives all of them.
@@ -110,7 +113,9 @@ class IncomingHandoff final : public HandoffHooks,
   void ContinueAfterFailure(const absl::Status& why);
   void ComputeHere();
   void EndAttempt(DecodeHandoffState end);
-  Duration LandingTime() const;
+  void WatchLanding();
+  std::optional<Duration> ComputingTime() const;
+  std::size_t FetchBytes() const;
   bool NeedsKv() const { return plan_.sequence.max_tokens() > 1 || plan_.shares_prompt; }
 
   const HandoffContext context_;
