@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<ReferenceEngine>> ReferenceEngine::Start(const Te
   ASSIGN_OR_RETURN(reference->checkpoint_, Checkpoint::Open(model.path, model.cache));
   ASSIGN_OR_RETURN(reference->backend_, CreateCpuBackend({}));
   const Checkpoint& checkpoint = *reference->checkpoint_;
-  reference->validator_ = std::make_unique<RequestValidator>(checkpoint, checkpoint.config().name);
+  reference->validator_ =
+      std::make_unique<RequestValidator>(checkpoint, checkpoint.config().name, ZoneRules{});
   ASSIGN_OR_RETURN(reference->engine_,
                    Engine::Create({.kv_pool_bytes = kv_pool_bytes, .prefix_cache = false},
                                   checkpoint, *reference->backend_));
