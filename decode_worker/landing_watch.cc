@@ -1,5 +1,6 @@
 #include "decode_worker/landing_watch.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,9 @@ std::optional<std::string> LandingWatch::WhyGiveUp(TimePoint now) const {
   const Duration observed = now - samples_.front().when;
   if (!computing_ || observed < limits_.observation || landed >= total_bytes_) {
     return std::nullopt;
+  }
+  if (landed == samples_.front().bytes && observed < std::min(*computing_, limits_.silence)) {
+    return std::nullopt;  // a pause is no rate
   }
   const auto missing = static_cast<double>(total_bytes_ - landed);
   const double rate = static_cast<double>(landed - samples_.front().bytes) / Seconds(observed);

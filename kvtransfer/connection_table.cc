@@ -54,7 +54,8 @@ Connection* ConnectionTable::Find(PeerId peer) {
 }
 
 void ConnectionTable::AddHandoff(Connection& connection) {
-  if (connection.open_handoffs++ == 0) {
+  if (connection.open_handoffs++ == 0 && !connection.in_doubt) {
+    connection.in_doubt = true;
     // Nobody was listening for silence until now.
     connection.last_heard = Now();
     connection.next_ping = connection.last_heard + options_.times.heartbeat;
@@ -136,6 +137,7 @@ void ConnectionTable::OnClosed(PeerId peer, const absl::Status& why) {
 void ConnectionTable::OnHeard(Connection& connection) {
   connection.last_heard = Now();
   connection.suspect = false;
+  connection.in_doubt = false;
 }
 
 bool ConnectionTable::OnHello(Connection& connection, const wire::Hello& hello) {
@@ -324,7 +326,9 @@ void ConnectionTable::Tick(TimePoint now) {
         Close(peer, absl::UnavailableError(absl::StrCat("no welcome from the peer at ",
                                                         connection->route.address, " in time")));
       }
-    } else if (connection->open_handoffs > 0) {
+    } else if (connection->open_handoffs > 0 || connection->in_doubt) {
+      // In doubt it is watched until it has said something, however soon a handoff gives up: else
+      // the next one would trust a connection that has long been forgotten on the way.
       CheckSilence(*connection, now);
     }
   }

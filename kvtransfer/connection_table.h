@@ -37,6 +37,7 @@ struct Connection {
   TimePoint last_heard;
   TimePoint next_ping;
   bool suspect = false;
+  bool in_doubt = false;                      // nothing heard since a handoff first depended on it
   int open_handoffs = 0;                      // heartbeats run while there is one
   int data_in_flight = 0;                     // DATA messages the transport has not let go of
   std::vector<wire::Message> after_greeting;  // outgoing: held back until the peer's welcome

@@ -126,11 +126,17 @@ class GrpcStreamTransport final : public Transport {
     for (const Placed& one : placed) {
       FillPlaced(one);
     }
-    return !events.empty() || !placed.empty();
+    const std::vector<std::uint64_t> closing = std::exchange(closing_, {});
+    for (const std::uint64_t number : closing) {
+      if (const auto found = connections_.find(number); found != connections_.end()) {
+        LetGo(*found->second);
+      }
+    }
+    return !events.empty() || !placed.empty() || !closing.empty();
   }
 
   std::optional<int> PrepareToSleep() override {
-    return placed_.empty() ? std::optional(inbox_->fd()) : std::nullopt;
+    return placed_.empty() && closing_.empty() ? std::optional(inbox_->fd()) : std::nullopt;
   }
 
   std::string CarrierOf(PeerId) const override { return "grpc"; }
@@ -326,8 +332,36 @@ class GrpcStreamTransport final : public Transport {
     }
     connection.closing = true;
     connection.why = why;
+    closing_.push_back(numbers_.at(connection.peer));
     connection.stream->Cancel();
     FinishIfIdle(connection);
+  }
+
+  // Ends what the connection was in the middle of. Frames are copies, so that neither gRPC nor a
+  // peer that does not answer holds any memory of ours; the stream itself may take its time.
+  void LetGo(Connection& connection) {
+    std::vector<TransferToken> sent = connection.outgoing.TakeUnfinished();
+    if (const auto last = std::exchange(connection.written_with_this, std::nullopt)) {
+      sent.push_back(*last);
+    }
+    std::vector<TransferToken> received;
+    if (connection.arriving && connection.arriving->accepted()) {
+      received.push_back(connection.arriving->token());
+    }
+    for (const auto& [token, payload] : connection.unplaced) {
+      received.push_back(token);
+    }
+    connection.arriving.reset();
+    connection.unplaced.clear();
+    if (silent_) {
+      return;
+    }
+    for (const TransferToken token : sent) {
+      handler_.OnSent(connection.peer, token, connection.why);
+    }
+    for (const TransferToken token : received) {
+      handler_.OnReceived(connection.peer, token, connection.why);
+    }
   }
 
   void FinishIfIdle(Connection& connection) {
@@ -349,15 +383,7 @@ class GrpcStreamTransport final : public Transport {
     if (absl::IsUnavailable(why) && absl::IsUnavailable(status)) {
       why = status;  // says more
     }
-    for (const TransferToken token : connection->outgoing.Unfinished()) {
-      handler_.OnSent(connection->peer, token, why);
-    }
-    if (connection->arriving && connection->arriving->accepted()) {
-      handler_.OnReceived(connection->peer, connection->arriving->token(), why);
-    }
-    for (const auto& [token, payload] : connection->unplaced) {
-      handler_.OnReceived(connection->peer, token, why);
-    }
+    LetGo(*connection);
     handler_.OnClosed(connection->peer, why);
   }
 
@@ -368,6 +394,7 @@ class GrpcStreamTransport final : public Transport {
   absl::flat_hash_map<std::uint64_t, std::unique_ptr<Connection>> connections_;  // by stream
   absl::flat_hash_map<PeerId, std::uint64_t> numbers_;
   std::vector<Placed> placed_;
+  std::vector<std::uint64_t> closing_;  // connections that have begun to close since
   std::unique_ptr<KvClient> client_;
   std::unique_ptr<KvServer> server_;
 };

@@ -56,12 +56,13 @@ OutgoingFrames::Cut OutgoingFrames::NextOfData() {
   return cut;
 }
 
-std::vector<TransferToken> OutgoingFrames::Unfinished() const {
+std::vector<TransferToken> OutgoingFrames::TakeUnfinished() {
   std::vector<TransferToken> tokens;
-  for (const auto* queue : {&control_, &data_}) {
+  for (auto* queue : {&control_, &data_}) {
     for (const OutgoingMessage& message : *queue) {
       tokens.push_back(message.token);
     }
+    queue->clear();
   }
   return tokens;
 }

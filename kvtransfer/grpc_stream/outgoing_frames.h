@@ -30,8 +30,8 @@ class OutgoingFrames {
   bool empty() const { return control_.empty() && data_.empty(); }
   // REQUIRES: not empty.
   Cut Next();
-  // Messages of which a frame is still to be cut.
-  std::vector<TransferToken> Unfinished() const;
+  // Drops all messages of which a frame is still to be cut.
+  std::vector<TransferToken> TakeUnfinished();
 
  private:
   Cut NextOfData();

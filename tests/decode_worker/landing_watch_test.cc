@@ -68,6 +68,13 @@ TEST_F(LandingWatchTest, GivesUpWhenNothingComes) {
   EXPECT_NE(watch.WhyGiveUp(begin_ + milliseconds(1500)), std::nullopt);
 }
 
+// With nothing to take a rate from, as long as computing would have taken.
+TEST_F(LandingWatchTest, WaitsThroughAPauseAsLongAsComputingTakes) {
+  LandingWatch watch = Make(milliseconds(600));
+  EXPECT_EQ(watch.WhyGiveUp(begin_ + milliseconds(599)), std::nullopt);
+  EXPECT_NE(watch.WhyGiveUp(begin_ + milliseconds(600)), std::nullopt);
+}
+
 // All bytes are here, and only the owner's word that they had stayed as they were is missing.
 TEST_F(LandingWatchTest, HasNoRateToJudgeWhenAllIsHere) {
   LandingWatch watch = Make(milliseconds(1));

@@ -30,7 +30,7 @@ void FaultTest::SetUp() {
   // The same prompts are asked again and again: without the prefix cache each is computed, and
   // moved, every time.
   std::vector<std::string> worker_flags = WorkerFlags();
-  worker_flags.insert(worker_flags.end(), {"--prefix-cache", "off"});
+  worker_flags.insert(worker_flags.end(), {"--prefix-cache", PrefixCache() ? "on" : "off"});
   auto cluster = Cluster::Start({.model = reference.model.model,
                                  .kv_pool_size = reference.model.kv_pool_size,
                                  .prefill_workers = PrefillWorkers(),

@@ -1,6 +1,9 @@
 // Handoffs that a failpoint makes go wrong in one particular way.
 
 #include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -11,10 +14,11 @@
 namespace baton {
 namespace {
 
+constexpr std::int64_t kTinyBlockBytes = 8192;
+
 class HandoffEdgesTest : public FaultTest {
  protected:
   std::string FailpointFolder() const override { return failpoints_.folder(); }
-  // The failpoint that damages a piece is where pieces are sent; mapped pools are read.
   std::vector<std::string> WorkerFlags() const override { return {"--kv-transport", "tcp"}; }
 
   // Lines of a server's log that name this event.
@@ -85,8 +89,19 @@ TEST_F(HandoffEdgesTest, PiecesThatNeverComeAreNamed) {
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
 }
 
+// The same however pieces move.
+class OverTransportTest : public HandoffEdgesTest, public testing::WithParamInterface<std::string> {
+ protected:
+  std::vector<std::string> WorkerFlags() const override { return {"--kv-transport", GetParam()}; }
+};
+
+INSTANTIATE_TEST_SUITE_P(,
+                         OverTransportTest,
+                         testing::Values("tcp", "mapped", "grpc"),
+                         [](const auto& test) { return test.param; });
+
 // F38, B41: as many damaged messages are found as were damaged, and none of them is decoded on.
-TEST_F(HandoffEdgesTest, DamagedPiecesAreFetchedAgain) {
+TEST_P(OverTransportTest, DamagedPiecesAreFetchedAgain) {
   failpoints_.Arm("prefill.damage_piece", "error 1");
 
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
@@ -96,7 +111,7 @@ TEST_F(HandoffEdgesTest, DamagedPiecesAreFetchedAgain) {
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
 }
 
-TEST_F(HandoffEdgesTest, PiecesDamagedEveryTimeAreComputedHere) {
+TEST_P(OverTransportTest, PiecesDamagedEveryTimeAreComputedHere) {
   failpoints_.Arm("prefill.damage_piece", "fail 0");
 
   ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_PREFILL_FAILED);
@@ -109,6 +124,111 @@ TEST_F(HandoffEdgesTest, PiecesDamagedEveryTimeAreComputedHere) {
   EXPECT_GE(Logged(cluster().decode(), "handoff.checksum_mismatch").size(), 2u);
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+class PartlyCachedTest : public OverTransportTest {
+ protected:
+  bool PrefixCache() const override { return true; }
+};
+
+INSTANTIATE_TEST_SUITE_P(,
+                         PartlyCachedTest,
+                         testing::Values("tcp", "mapped", "grpc"),
+                         [](const auto& test) { return test.param; });
+
+// T16, F41: both sides have the beginning of a prompt already, the decode side less of it than the
+// prefill side or more. Only what the decode side lacks moves, nothing is computed that the prefill
+// side has, and the tokens are right.
+TEST_P(PartlyCachedTest, OnlyBlocksThatTheDecodeSideLacksMove) {
+  constexpr std::size_t kPrompt = 1200;
+  constexpr std::size_t kKnownThere = 800;
+  std::uint64_t seed = 50;
+  for (const std::size_t known_here : {std::size_t{16}, std::size_t{320}, std::size_t{1184}}) {
+    SCOPED_TRACE(known_here);
+    const Tokens prompt = TinyPrompt(seed++, kPrompt);
+    const auto beginning = [&](std::size_t tokens, std::uint32_t max_tokens, v1::Path path) {
+      const Tokens some(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(tokens));
+      return GreedyRequest(some, max_tokens, path);
+    };
+    std::uint64_t computed_there = cluster().prefill().Load().prefilled_tokens() + kKnownThere;
+    const std::uint64_t computed_here = cluster().decode().Load().prefilled_tokens() + known_here;
+    // With one token wanted nothing moves.
+    ASSERT_TRUE(client().Complete(beginning(kKnownThere, 1, v1::PATH_DISAGGREGATED)).ok());
+    ASSERT_TRUE(client().Complete(beginning(known_here, 1, v1::PATH_COLOCATED)).ok());
+    const auto computed = [&] {
+      return cluster().prefill().Load().prefilled_tokens() == computed_there &&
+             cluster().decode().Load().prefilled_tokens() == computed_here;
+    };
+    ASSERT_TRUE(
+        WaitUntil(computed, kPatience));  // what a worker says of itself may be a moment old
+    const v1::CompleteRequest request = beginning(kPrompt, 24, v1::PATH_DISAGGREGATED);
+
+    const absl::StatusOr<v1::CompleteResponse> response = client().Complete(request);
+
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_EQ(TokensOf(*response), Expected(request));
+    ASSERT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+    computed_there += kPrompt - kKnownThere;
+    EXPECT_TRUE(WaitUntil(computed, kPatience))
+        << cluster().prefill().Load().prefilled_tokens() << " of " << computed_there << ", "
+        << cluster().decode().Load().prefilled_tokens() << " of " << computed_here;
+    const std::vector<std::string> sent = Logged(cluster().prefill(), "handoff.ended");
+    const std::vector<std::string> landed = Logged(cluster().decode(), "handoff.landed");
+    ASSERT_FALSE(sent.empty() || landed.empty());
+    EXPECT_EQ(NumberIn(landed.back(), "bytes"),
+              static_cast<std::int64_t>((kPrompt - known_here) / 16) * kTinyBlockBytes)
+        << landed.back();
+    EXPECT_EQ(NumberIn(sent.back(), "bytes"), NumberIn(landed.back(), "bytes")) << sent.back();
+  }
+}
+
+// T06: the decode worker sleeps past its lease, with pieces on the way or announced, and the
+// prefill worker gives the blocks to others. When it wakes it is told, or sees, that they are not
+// its own any more: nothing of them is decoded on.
+class PastTheLeaseTest : public OverTransportTest {
+ protected:
+  int DecodeWorkers() const override { return 2; }
+};
+
+INSTANTIATE_TEST_SUITE_P(,
+                         PastTheLeaseTest,
+                         testing::Values("tcp", "mapped", "grpc"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(PastTheLeaseTest, BlocksOfOthersAreNotRead) {
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  failpoints_.Arm("prefill.hold_pieces", "fail 0");
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(stream->WaitForTokens(1));
+  ServerProcess& sleeper = cluster().decode(cluster().decode(0).IsIdle() ? 1 : 0);
+  ASSERT_FALSE(sleeper.IsIdle());
+
+  sleeper.process().Signal(SIGSTOP);
+  failpoints_.Disarm("prefill.hold_pieces");
+
+  const TimePoint stopped = Clock::System().Now();
+  EXPECT_TRUE(
+      WaitUntil([&] { return cluster().prefill().IsIdle(); }, Promised(kLease + kBlocksFree)));
+  ASSERT_GE(Clock::System().Now() - stopped, std::chrono::seconds(1));
+  // More than the pool holds: every block has another owner since.
+  ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
+  for (std::uint64_t seed = 70; seed < 80; ++seed) {
+    const v1::CompleteRequest other =
+        GreedyRequest(TinyPrompt(seed, request.tokens().ids_size()), 2, v1::PATH_DISAGGREGATED);
+    const absl::StatusOr<v1::CompleteResponse> response = client().Complete(other);
+    ASSERT_TRUE(response.ok()) << response.status();
+  }
+  sleeper.process().Signal(SIGCONT);
+
+  const std::optional<absl::Status> end = stream->WaitForEnd();
+  ASSERT_TRUE(end.has_value());
+  const Tokens tokens = stream->tokens();
+  ASSERT_LE(tokens.size(), expected.size());
+  EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), expected.begin()));
+  EXPECT_TRUE(!end->ok() || tokens == expected);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
+  EXPECT_TRUE(Logged(sleeper, "handoff.landed").empty());
 }
 
 // T29: the longest prompt that leaves room for two tokens; what is sent is what is used.
@@ -125,7 +245,6 @@ TEST_F(HandoffEdgesTest, TheLongestPromptMovesOnce) {
   const std::vector<std::string> landed = Logged(cluster().decode(), "handoff.landed");
   ASSERT_EQ(sent.size(), 1u);
   ASSERT_EQ(landed.size(), 1u);
-  constexpr std::int64_t kTinyBlockBytes = 8192;
   EXPECT_EQ(NumberIn(landed[0], "bytes"), kTinyContext / 16 * kTinyBlockBytes) << landed[0];
   EXPECT_EQ(NumberIn(sent[0], "bytes"), NumberIn(landed[0], "bytes")) << sent[0];
 }

@@ -349,8 +349,24 @@ TEST_F(PoorNetworkTest, DelayedAndReorderedPackets) {
   ExpectSplitSoon();
 }
 
-// 4.6 MB take 0.4, 1.8, 7 and 37 s. After the first token a handoff waits for what the bytes take
-// at 50 MB/s, and a second; then computing them here is quicker.
+// 4.6 MB take 0.4, 1.8, 7 and 37 s; they are waited for where they come sooner than this worker
+// could compute them, which is known a moment after the first token.
+// A split that the client wants at all costs is waited for as long as anything comes, though what
+// the prefill worker says otherwise, that it lives, stands in line behind megabytes.
+TEST_F(PoorNetworkTest, AForcedSplitIsWaitedFor) {
+  ASSERT_EQ(network().SetRate(decode_host(), 10'000), absl::OkStatus());
+  const v1::CompleteRequest request = LongRequest(v1::PATH_DISAGGREGATED);
+  const TimePoint begin = Clock::System().Now();
+  const absl::StatusOr<v1::CompleteResponse> response = client().Complete(request);
+  Print("forced, in all", begin);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(TokensOf(*response), Expected(request));
+  EXPECT_EQ(response->timeline().path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(cluster().decode().Load().prefilled_tokens(), 0u);
+  ASSERT_EQ(network().ClearRate(decode_host()), absl::OkStatus());
+  ExpectSplitSoon();
+}
+
 TEST_F(PoorNetworkTest, LowRates) {
   for (const int kbit : {100'000, 20'000, 5'000, 1'000}) {
     SCOPED_TRACE(kbit);
