@@ -35,8 +35,13 @@ int main(int argc, char** argv) {
   }
   baton::SetUpLog({.component = "baton-bench", .level = baton::LogLevel::kWarn});
   const std::string command = flags.chosen_subcommand();
-  if (command.empty()) {
-    std::fputs("baton-bench: run or compare is needed\nbaton-bench: see --help\n", stderr);
+  const absl::Status usage = command.empty()
+                                 ? absl::InvalidArgumentError("run or compare is needed")
+                             : command == "run" ? baton::CheckRun(run)
+                                                : baton::CheckCompare(compare);
+  if (!usage.ok()) {
+    std::fprintf(stderr, "baton-bench: %s\nbaton-bench: see --help\n",
+                 std::string(usage.message()).c_str());
     return 2;
   }
   const absl::Status status = command == "run" ? baton::RunLoad(run) : baton::RunCompare(compare);

@@ -21,14 +21,12 @@
 namespace baton {
 namespace {
 
+constexpr std::int64_t kQuickLimitSeconds = 310;
+constexpr std::int64_t kFullLimitSeconds = 4 * 3600;
+
 // Where this program lies: the servers lie beside it.
 std::string OwnFolder() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-}
-
-absl::Status CheckCompare(const CompareFlags& settings) {
-  return settings.out.empty() ? absl::InvalidArgumentError("--out: a folder is needed")
-                              : absl::OkStatus();
 }
 
 absl::StatusOr<ComparePlan> MakePlan(const CompareFlags& settings) {
@@ -54,7 +52,8 @@ absl::StatusOr<CompareOptions> MakeOptions(const CompareFlags& settings) {
                 .cache = settings.cache,
                 .kv_transport = settings.kv_transport,
                 .kv_pool_size = settings.kv_pool_size},
-      .time_limit = std::chrono::seconds(settings.time_limit_s),
+      .time_limit = std::chrono::seconds(
+          settings.time_limit_s.value_or(settings.quick ? kQuickLimitSeconds : kFullLimitSeconds)),
       .progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }};
   ASSIGN_OR_RETURN(options.plan, MakePlan(settings));
   ASSIGN_OR_RETURN(options.fleet.model, ResolveModelPath(settings.model, settings.cache));
@@ -88,9 +87,15 @@ void AddCompareFlags(Flags& flags, CompareFlags& settings) {
       "programs", &settings.programs,
       "folder of baton-decode, baton-prefill and baton-router; empty: where this program is");
   flags.TextList("only", &settings.only, "this workload alone; absent: all");
-  flags.Integer("time-limit", &settings.time_limit_s, 1, 86'400,
-                "seconds after which nothing is repeated any more");
-  flags.Check([&settings] { return CheckCompare(settings); });
+  flags.OptionalInteger(
+      "time-limit", &settings.time_limit_s, 1, 86'400,
+      "seconds after which nothing is repeated and no further chunk size is tried; "
+      "absent: 310 with --quick, else four hours");
+}
+
+absl::Status CheckCompare(const CompareFlags& settings) {
+  return settings.out.empty() ? absl::InvalidArgumentError("--out: a folder is needed")
+                              : absl::OkStatus();
 }
 
 absl::Status RunCompare(const CompareFlags& settings) {

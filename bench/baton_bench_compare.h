@@ -1,6 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/flags.h"
@@ -19,10 +21,12 @@ struct CompareFlags {
   std::string kv_pool_size = "512MiB";
   std::string programs;
   std::vector<std::string> only;
-  std::int64_t time_limit_s = 4 * 3600;
+  std::optional<std::int64_t> time_limit_s;
 };
 
 void AddCompareFlags(Flags& flags, CompareFlags& settings);
+// What is wrong about the flags together: INVALID_ARGUMENT naming one. Run after they are parsed.
+absl::Status CheckCompare(const CompareFlags& settings);
 // Prints the table on standard output and a line for each step on standard error.
 absl::Status RunCompare(const CompareFlags& settings);
 

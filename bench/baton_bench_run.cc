@@ -26,19 +26,6 @@ namespace {
 constexpr auto kAskPatience = std::chrono::seconds(10);
 constexpr std::int64_t kMostContext = 1 << 20;  // tokens
 
-absl::Status CheckRun(const RunFlags& settings) {
-  if (settings.workload == "trace" && settings.trace.empty()) {
-    return absl::InvalidArgumentError("--trace: needed by --workload trace");
-  }
-  if (settings.workload != "trace" && settings.arrivals == "trace") {
-    return absl::InvalidArgumentError("--arrivals: trace is for --workload trace");
-  }
-  if (kMooncakeHashedTokens % settings.length_divisor != 0) {
-    return absl::InvalidArgumentError("--length-divisor: not a power of 2 up to 512");
-  }
-  return CheckTlsFiles(settings.tls, /*server=*/false);
-}
-
 ArrivalOptions Arrivals(const RunFlags& settings) {
   return {.kind = settings.arrivals == "fixed"    ? ArrivalKind::kFixed
                   : settings.arrivals == "bursts" ? ArrivalKind::kBursts
@@ -180,7 +167,19 @@ void AddRunFlags(Flags& flags, RunFlags& settings) {
   flags.Text("json", &settings.json, "file for the result as JSON; - is standard output");
   flags.Text("html", &settings.html, "file for a report with plots");
   flags.Switch("details", &settings.details, "every request's times in the JSON too");
-  flags.Check([&settings] { return CheckRun(settings); });
+}
+
+absl::Status CheckRun(const RunFlags& settings) {
+  if (settings.workload == "trace" && settings.trace.empty()) {
+    return absl::InvalidArgumentError("--trace: needed by --workload trace");
+  }
+  if (settings.workload != "trace" && settings.arrivals == "trace") {
+    return absl::InvalidArgumentError("--arrivals: trace is for --workload trace");
+  }
+  if (kMooncakeHashedTokens % settings.length_divisor != 0) {
+    return absl::InvalidArgumentError("--length-divisor: not a power of 2 up to 512");
+  }
+  return CheckTlsFiles(settings.tls, /*server=*/false);
 }
 
 absl::Status RunLoad(const RunFlags& settings) {

@@ -36,6 +36,8 @@ struct RunFlags {
 };
 
 void AddRunFlags(Flags& flags, RunFlags& settings);
+// What is wrong about the flags together: INVALID_ARGUMENT naming one. Run after they are parsed.
+absl::Status CheckRun(const RunFlags& settings);
 // Prints the table on standard output and progress on standard error.
 absl::Status RunLoad(const RunFlags& settings);
 

@@ -118,12 +118,13 @@ const TraceChoice kShared{.name = "shared prefixes",
 absl::StatusOr<ComparePlan> QuickPlan(const std::string& traces) {
   using std::chrono::seconds;
   ComparePlan plan{.chunks = {64, 128, 512},
-                   .chat_duration = seconds(11),
+                   .chat_duration = seconds(9),
                    .crossover_prompts = {128, 512, 2048},
                    .crossover_outputs = {1, 16, 48},
                    .crossover_running = {2}};
-  plan.workloads.push_back(Mixed({1, 2, 4}, 2, seconds(10)));
-  ASSIGN_OR_RETURN(ComparedWorkload code, Replay(traces, kCode, {0.5, 2}, 0.5, seconds(8)));
+  plan.workloads.push_back(Mixed({1, 2, 4}, 2, seconds(9)));
+  plan.workloads.back().reference_repeats = 2;
+  ASSIGN_OR_RETURN(ComparedWorkload code, Replay(traces, kCode, {1, 2}, 1, seconds(7)));
   plan.workloads.push_back(std::move(code));
   return plan;
 }
@@ -131,8 +132,6 @@ absl::StatusOr<ComparePlan> QuickPlan(const std::string& traces) {
 absl::StatusOr<ComparePlan> FullPlan(const std::string& traces) {
   using std::chrono::seconds;
   ComparePlan plan{.chunks = {64, 128, 512},
-                   .reference_repeats = 5,
-                   .other_repeats = 2,
                    .chunk_repeats = 3,
                    .chat_duration = seconds(22),
                    .chat_repeats = 3,
@@ -150,6 +149,11 @@ absl::StatusOr<ComparePlan> FullPlan(const std::string& traces) {
   plan.workloads.push_back(std::move(conversation));
   ASSIGN_OR_RETURN(ComparedWorkload shared, Replay(traces, kShared, {1, 2, 4, 8}, 2, seconds(20)));
   plan.workloads.push_back(std::move(shared));
+  for (ComparedWorkload& workload : plan.workloads) {
+    workload.reference_repeats = 3;
+  }
+  plan.workloads.front().reference_repeats = 5;
+  plan.workloads.front().other_repeats = 2;
   return plan;
 }
 

@@ -20,6 +20,8 @@ struct ComparedWorkload {
   std::vector<double> rates;  // requests a second, rising
   double reference_rate = 0;  // one of `rates`: where latencies are compared
   Duration duration{};        // of one run, so long as requests come
+  int reference_repeats = 1;  // runs of each set-up at the reference rate
+  int other_repeats = 1;      // at the other rates
   // The load at a rate; another seed gives other prompts at other times.
   std::function<Workload(double rate, Duration duration, std::uint64_t seed)> make;
 };

@@ -92,6 +92,7 @@ class Comparison {
                                        .rates = options_.rates,
                                        .progress = [this](const std::string& line) { Say(line); }},
                                       *split_load_));
+    RETURN_IF_ERROR(CompareChunks());
     result_.seconds = Elapsed();
     return std::move(result_);
   }
@@ -189,11 +190,12 @@ class Comparison {
         runs.set_ups.back().points.push_back({.rate = rate});
       }
     }
-    for (int repeat = 0; repeat < std::max(plan_.reference_repeats, plan_.other_repeats);
+    for (int repeat = 0; repeat < std::max(workload.reference_repeats, workload.other_repeats);
          ++repeat) {
       for (std::size_t i = 0; i < workload.rates.size(); ++i) {
-        const int repeats = workload.rates[i] == workload.reference_rate ? plan_.reference_repeats
-                                                                         : plan_.other_repeats;
+        const int repeats = workload.rates[i] == workload.reference_rate
+                                ? workload.reference_repeats
+                                : workload.other_repeats;
         if (repeat >= repeats || (repeat > 0 && IsLate())) {
           continue;
         }
@@ -204,12 +206,17 @@ class Comparison {
         }
       }
     }
-    // The first workload shows what another chunk would do for the colocated side.
-    return result_.workloads.size() == 1 ? CompareChunks(runs) : absl::OkStatus();
+    return absl::OkStatus();
   }
 
-  absl::Status CompareChunks(WorkloadRuns& runs) {
+  // What another chunk would do for the colocated side, under the first workload.
+  absl::Status CompareChunks() {
+    WorkloadRuns& runs = result_.workloads.front();
     for (const int chunk : plan_.chunks) {
+      if (IsLate()) {
+        Say(absl::StrCat("no time left for chunks of ", chunk));
+        continue;
+      }
       ASSIGN_OR_RETURN(const std::unique_ptr<BenchFleet> fleet, StartFleet(/*split=*/false, chunk));
       ASSIGN_OR_RETURN(const std::unique_ptr<BenchLoad> load, LoadOn(*fleet));
       Say(absl::StrCat("colocated in chunks of ", chunk));

@@ -17,7 +17,7 @@ struct CompareOptions {
   FleetOptions fleet;
   double kv_bytes_per_token = 0;       // of the model, for the planner
   std::optional<MeasuredRates> rates;  // for the predictions; absent: measured first
-  // After this no repeat begins that is not the first of its kind.
+  // After this nothing is repeated any more, and no further chunk size begins.
   Duration time_limit = std::chrono::hours(4);
   std::function<void(const std::string&)> progress;  // a line for each step
 };

@@ -86,7 +86,7 @@ class RateMeter {
   }
 
  private:
-  static constexpr int kRepeats = 3;
+  static constexpr int kRepeats = 2;
   static constexpr int kSteps = 24;
   static constexpr double kLayerGroups = 30;
 

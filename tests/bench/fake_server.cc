@@ -85,6 +85,18 @@ class FakeCompletions final : public v1::Completions::CallbackService {
     return new FakeReactor(timer_, *request, range_);
   }
 
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest* /*request*/,
+                                       v1::ListModelsResponse* response) override {
+    v1::Model& model = *response->add_models();
+    model.set_name("fake");
+    model.set_context_tokens(8192);
+    model.set_vocabulary_size(50'000);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
  private:
   const FakeDelayRange range_;
   TimerThread timer_;
