@@ -44,8 +44,12 @@ std::string AnyPortOf(const std::string& host_port) {
 // What this machine lacks, by kind.
 std::vector<std::pair<TransportKind, std::string>> FindAbsent(bool host_pool) {
   std::vector<std::pair<TransportKind, std::string>> absent;
-  if (std::string why = ucx::WhyNoRdma(); !why.empty()) {
-    absent.emplace_back(TransportKind::kRdma, std::move(why));
+  if (ucx::RdmaDevices rdma = ucx::FindRdma(); !rdma.why.empty()) {
+    if (rdma.any) {
+      // Whoever has put devices into a machine wants them used.
+      LogEvent(LogLevel::kWarn, "transport.rdma_down", {{"why", rdma.why}});
+    }
+    absent.emplace_back(TransportKind::kRdma, std::move(rdma.why));
   } else if (!host_pool) {
     absent.emplace_back(TransportKind::kRdma, "the KV pool is in device memory");
   }

@@ -17,14 +17,6 @@
 namespace baton::ucx {
 namespace {
 
-const std::filesystem::path kRdmaDevices = "/sys/class/infiniband";
-
-bool HasRdmaDevice() {
-  std::error_code error;
-  return std::filesystem::exists(kRdmaDevices, error) &&
-         !std::filesystem::is_empty(kRdmaDevices, error);
-}
-
 // Files "<device>/ports/<number>/state" say "4: ACTIVE".
 bool HasActivePort(const std::filesystem::path& device) {
   std::error_code error;
@@ -69,23 +61,23 @@ ucs_log_func_rc_t LogToOurs(const char* /*file*/,
 
 }  // namespace
 
-std::string WhyNoRdma() {
-  if (!HasRdmaDevice()) {
-    return "no RDMA device";
-  }
+RdmaDevices FindRdma(const std::string& folder) {
+  RdmaDevices found;
   std::error_code error;
-  for (const auto& device : std::filesystem::directory_iterator(kRdmaDevices, error)) {
+  for (const auto& device : std::filesystem::directory_iterator(folder, error)) {
+    found.any = true;
     if (HasActivePort(device.path())) {
-      return "";
+      return found;
     }
   }
-  return "no RDMA device with an active port";
+  found.why = found.any ? "no RDMA device with an active port" : "no RDMA device";
+  return found;
 }
 
 void SetDefaults() {
   // Naming transports that the machine lacks would only make UCX warn. Shared memory needs settings
   // of its own, and cma ends a healthy process when its peer dies.
-  SetUnlessSet("UCX_TLS", HasRdmaDevice() ? "rc,ud,tcp" : "tcp");
+  SetUnlessSet("UCX_TLS", FindRdma().any ? "rc,ud,tcp" : "tcp");
   // Five times the bandwidth of the default 8 KB; a receiver's must be at least its sender's.
   SetUnlessSet("UCX_TCP_TX_SEG_SIZE", "256k");
   SetUnlessSet("UCX_TCP_RX_SEG_SIZE", "512k");

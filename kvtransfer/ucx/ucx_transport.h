@@ -18,8 +18,13 @@ struct TransportOptions {
 // before any other thread runs and before the first transport.
 void SetDefaults();
 
-// Why this machine cannot be read by RDMA: no device, or none whose port is up. Empty: it can.
-std::string WhyNoRdma();
+// Whether this machine can be read by RDMA.
+struct RdmaDevices {
+  bool any = false;  // there is a device
+  std::string why;   // it cannot: no device, or none whose port is up; empty: it can
+};
+// `folder`: where the kernel describes devices; another one in tests.
+RdmaDevices FindRdma(const std::string& folder = "/sys/class/infiniband");
 
 // Whether UCX starts here at all.
 absl::Status CheckUsable();

@@ -121,9 +121,14 @@ enum class Moment { kComputing, kServing };
 // What happens to it.
 enum class Failure { kSilence, kKvSilence, kKvReset, kAbort };
 
-class HandoffNetworkTest : public NetworkTest,
-                           public testing::WithParamInterface<std::tuple<Moment, Failure>> {
+class HandoffNetworkTest
+    : public NetworkTest,
+      public testing::WithParamInterface<std::tuple<std::string, Moment, Failure>> {
  protected:
+  std::vector<std::string> WorkerFlags() const override {
+    return {"--kv-transport", std::get<std::string>(GetParam())};
+  }
+
   bool WaitForMoment() {
     const bool computing = std::get<Moment>(GetParam()) == Moment::kComputing;
     // The pieces need longer (2 s, 9 s) than a fault takes to be made, on a busy machine too; and
@@ -153,16 +158,18 @@ class HandoffNetworkTest : public NetworkTest,
   }
 };
 
-std::string NameOf(const testing::TestParamInfo<std::tuple<Moment, Failure>>& test) {
+std::string NameOf(const testing::TestParamInfo<std::tuple<std::string, Moment, Failure>>& test) {
   const char* const moments[] = {"Computing", "Serving"};
   const char* const failures[] = {"Silence", "KvSilence", "KvReset", "Abort"};
-  return absl::StrCat(moments[static_cast<int>(std::get<Moment>(test.param))],
+  return absl::StrCat(std::get<std::string>(test.param), "_",
+                      moments[static_cast<int>(std::get<Moment>(test.param))],
                       failures[static_cast<int>(std::get<Failure>(test.param))]);
 }
 
 INSTANTIATE_TEST_SUITE_P(,
                          HandoffNetworkTest,
-                         testing::Combine(testing::Values(Moment::kComputing, Moment::kServing),
+                         testing::Combine(testing::Values("tcp", "grpc"),
+                                          testing::Values(Moment::kComputing, Moment::kServing),
                                           testing::Values(Failure::kSilence,
                                                           Failure::kKvSilence,
                                                           Failure::kKvReset,

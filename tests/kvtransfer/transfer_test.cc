@@ -28,8 +28,8 @@ class Transfer : public testing::TestWithParam<std::string> {
     return transport;
   }
   void SetUp() override {
-    if (GetParam() == "rdma" && !ucx::WhyNoRdma().empty()) {
-      GTEST_SKIP() << ucx::WhyNoRdma() << ": tests/rdma runs this on a machine that has one";
+    if (GetParam() == "rdma" && !ucx::FindRdma().why.empty()) {
+      GTEST_SKIP() << ucx::FindRdma().why << ": tests/rdma runs this on a machine that has one";
     }
   }
   std::string Carrier() const {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "kvtransfer/ucx/ucx_transport.h"
 
 namespace baton {
@@ -15,10 +18,31 @@ WorkerFlags Asking(const std::string& transport) {
   return flags;
 }
 
+// F18: as the kernel describes a device in /sys/class/infiniband.
+TEST(TransportSetup, KnowsADeviceWhoseLinkIsDown) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "rdma_devices";
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(ucx::FindRdma(folder).why, "no RDMA device");
+  EXPECT_FALSE(ucx::FindRdma(folder).any);
+  const auto set_port = [&](const std::string& device, const std::string& port,
+                            const std::string& state) {
+    const std::filesystem::path at = folder / device / "ports" / port;
+    std::filesystem::create_directories(at);
+    std::ofstream(at / "state") << state << "\n";
+  };
+  set_port("mlx5_0", "1", "1: DOWN");
+  EXPECT_TRUE(ucx::FindRdma(folder).any);
+  EXPECT_EQ(ucx::FindRdma(folder).why, "no RDMA device with an active port");
+  set_port("mlx5_0", "2", "2: INIT");
+  EXPECT_EQ(ucx::FindRdma(folder).why, "no RDMA device with an active port");
+  set_port("mlx5_1", "1", "4: ACTIVE");
+  EXPECT_EQ(ucx::FindRdma(folder).why, "");
+}
+
 // T55: what the machine lacks is refused at start, and the message says what.
 TEST(TransportSetup, RefusesWhatIsForcedAndAbsentHere) {
   ucx::SetDefaults();
-  const std::string no_rdma = ucx::WhyNoRdma();
+  const std::string no_rdma = ucx::FindRdma().why;
   const absl::Status rdma = SetUpTransport(Asking("rdma"), v1::ROLE_PREFILL, true).status();
   EXPECT_EQ(rdma.ok(), no_rdma.empty()) << rdma;
   if (!no_rdma.empty()) {
