@@ -10,8 +10,9 @@ cd "$REPO_ROOT"
 export UCX_MEM_MMAP_HOOK_MODE=none
 
 address() {
-  local tests=(common_test kvtransfer_test kvtransfer_process_test kvtransfer_staging_test kvtransfer_device_pools_test)
-  scripts/build.sh dev "${tests[@]}"
+  local programs=(common_test kvtransfer_test kvtransfer_process_test kvtransfer_staging_test)
+  local tests=("${programs[@]}" kvtransfer_device_pools_test)
+  scripts/build.sh dev "${programs[@]}"
   step "test: addresses and undefined behaviour"
   ctest --test-dir build/dev --output-on-failure --no-tests=error -R "^($(IFS='|'; echo "${tests[*]}"))\$"
 }
