@@ -54,6 +54,9 @@ DecodeSession::DecodeSession(Owner owner,
 void DecodeSession::Begin(DecodeJob job) {
   const std::size_t choices = job.choices;
   absl::StatusOr<SequenceRequest> request = MakeSequenceRequest(job.sequence);
+  if (absl::Status zone = owner_.core.CheckZone(job.sequence.zone()); request.ok() && !zone.ok()) {
+    request = std::move(zone);
+  }
   if (request.ok() && (choices == 0 || choices > kMostChoices)) {
     request = absl::InvalidArgumentError("choices: is not from 1 to 16");
   }

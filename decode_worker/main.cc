@@ -47,7 +47,7 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
                                  {.zones = {.only = flags.server.zone}});
   DecodeService decode(sessions);
   WorkerService worker(*core);
-  AdminService admin([&core, &sessions] { return core->Status(sessions.address()); });
+  AdminService admin([&core] { return core->Status(); });
   ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
                    GrpcServer::Start(MakeGrpcServerOptions(flags.server, "decode"),
                                      {{v1::Completions::service_full_name(), &completions},
@@ -55,10 +55,16 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
                                       {v1::Worker::service_full_name(), &worker},
                                       {v1::Admin::service_full_name(), &admin}}));
   sessions.SetAddress(server->address());
+  core->SetAddress(server->address());
   server->AddDoor("kv", core->kv_door());
   if (core->metrics() != nullptr) {
     server->AddDoor("metrics", core->metrics()->address());
   }
+  ASSIGN_OR_RETURN(std::unique_ptr<Registrar> registrar, StartRegistrar(flags, *core));
+  server->BeforeStop([&core, &registrar] {
+    registrar.reset();
+    core->reports().EndStreams();
+  });
   server->SetReady(true);
   BothDoors doors(completions, sessions);
   return server->Run(doors);

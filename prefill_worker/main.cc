@@ -1,4 +1,3 @@
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
@@ -18,21 +17,22 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
   ASSIGN_OR_RETURN(const std::unique_ptr<WorkerCore> core, StartWorker(flags, v1::ROLE_PREFILL));
   PrefillService prefill(*core);
   WorkerService worker(*core);
-  std::atomic<const GrpcServer*> listening = nullptr;
-  AdminService admin([&core, &listening] {
-    const GrpcServer* server = listening.load();
-    return core->Status(server != nullptr ? server->address() : "");
-  });
+  AdminService admin([&core] { return core->Status(); });
   ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> server,
                    GrpcServer::Start(MakeGrpcServerOptions(flags.server, "prefill"),
                                      {{v1::PrefillWorker::service_full_name(), &prefill},
                                       {v1::Worker::service_full_name(), &worker},
                                       {v1::Admin::service_full_name(), &admin}}));
-  listening = server.get();
+  core->SetAddress(server->address());
   server->AddDoor("kv", core->kv_door());
   if (core->metrics() != nullptr) {
     server->AddDoor("metrics", core->metrics()->address());
   }
+  ASSIGN_OR_RETURN(std::unique_ptr<Registrar> registrar, StartRegistrar(flags, *core));
+  server->BeforeStop([&core, &registrar] {
+    registrar.reset();
+    core->reports().EndStreams();
+  });
   server->SetReady(true);
   return server->Run(prefill);
 }

@@ -115,6 +115,7 @@ absl::StatusOr<HandoffTicket> PrefillService::CheckRequest(
     return absl::FailedPreconditionError(
         "expected_instance_id: this worker has been restarted since");
   }
+  RETURN_IF_ERROR(core_.CheckZone(request.sequence().zone()));
   ASSIGN_OR_RETURN(const EngineIdentity theirs, FromProto(request.identity()));
   const EngineIdentity& ours = core_.engine().identity();
   if (ours != theirs) {

@@ -4,6 +4,11 @@
 
 namespace baton {
 
+void KvEventLog::SetListener(std::function<void()> listener) {
+  absl::MutexLock lock(&mutex_);
+  listener_ = std::move(listener);
+}
+
 bool KvEventLog::CallOnNextChange(std::uint64_t next_event) {
   absl::MutexLock lock(&mutex_);
   call_listener_ = next_event_ <= next_event;
@@ -17,22 +22,17 @@ void KvEventLog::Reserve(std::size_t hashes) {
 }
 
 void KvEventLog::Add(const KvChange& change) {
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto place = static_cast<std::size_t>(next_event_ % window_);
-    if (place == changes_.size()) {
-      changes_.push_back(change);
-    } else {
-      changes_[place] = change;
-    }
-    ++next_event_;
-    change.stored ? Hold(change.hash) : LetGo(change.hash);
-    if (!call_listener_) {
-      return;
-    }
-    call_listener_ = false;
+  absl::MutexLock lock(&mutex_);
+  const auto place = static_cast<std::size_t>(next_event_ % window_);
+  if (place == changes_.size()) {
+    changes_.push_back(change);
+  } else {
+    changes_[place] = change;
   }
-  if (listener_) {
+  ++next_event_;
+  change.stored ? Hold(change.hash) : LetGo(change.hash);
+  if (call_listener_ && listener_) {
+    call_listener_ = false;
     listener_();
   }
 }

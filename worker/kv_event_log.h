@@ -43,9 +43,10 @@ class KvEventLog final : public CacheObserver {
 
   // Room for as many hashes as will ever be held, so that no change has to make some.
   void Reserve(std::size_t hashes);
-  // Called once after each CallOnNextChange, with the next change, on the engine's thread: it must
-  // not be held up. Set before the first change.
-  void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
+  // Called once after each CallOnNextChange, with the next change, on the engine's thread and with
+  // the lock held: it must not block, nor use the log. After the return of this function the
+  // listener before is not called any more; an empty one is none.
+  void SetListener(std::function<void()> listener);
   // False, and nothing will be called, when a change numbered `next_event` or later is there.
   bool CallOnNextChange(std::uint64_t next_event);
 
@@ -65,9 +66,9 @@ class KvEventLog final : public CacheObserver {
   void LetGo(const PrefixHash& hash) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::size_t window_;
-  std::function<void()> listener_;  // may be empty
 
   mutable absl::Mutex mutex_;
+  std::function<void()> listener_ ABSL_GUARDED_BY(mutex_);  // may be empty
   bool call_listener_ ABSL_GUARDED_BY(mutex_) = false;
   std::uint64_t next_event_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<KvChange> changes_ ABSL_GUARDED_BY(mutex_);  // number n stands at n % window_

@@ -32,9 +32,18 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags
                              .transport = transport.policy,
                              .metrics_listen = flags.server.metrics_listen,
                              .advertise_host = flags.server.advertise_host,
-                             .trace_file = flags.server.trace_file},
+                             .trace_file = flags.server.trace_file,
+                             .zone = flags.server.zone},
                             std::move(checkpoint), std::move(chosen.backend),
                             StageFor(chosen.device, std::move(transport.factory)));
+}
+
+absl::StatusOr<std::unique_ptr<Registrar>> StartRegistrar(const WorkerFlags& flags,
+                                                          WorkerCore& core) {
+  if (flags.routers.empty()) {
+    return nullptr;
+  }
+  return Registrar::Create({.routers = flags.routers, .tls = flags.server.tls}, core.reports());
 }
 
 }  // namespace baton

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "worker/registrar.h"
 #include "worker/worker_core.h"
 #include "worker/worker_flags.h"
 
@@ -11,5 +12,10 @@ namespace baton {
 // Opens the model that the flags name, makes the backend they ask for, and starts a core that hands
 // blocks over by the transports they allow. Blocks until the weights are loaded.
 absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags, v1::Role role);
+
+// Once `core` has its address: begins to register with the routers that the flags name; null when
+// there are none. `core` outlives the registrar.
+absl::StatusOr<std::unique_ptr<Registrar>> StartRegistrar(const WorkerFlags& flags,
+                                                          WorkerCore& core);
 
 }  // namespace baton

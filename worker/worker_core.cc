@@ -16,6 +16,7 @@ namespace baton {
 namespace {
 
 constexpr Duration kTransferStopBound = std::chrono::seconds(1);
+constexpr Duration kTellBound = std::chrono::milliseconds(200);
 
 absl::StatusOr<std::unique_ptr<TraceFile>> OpenTrace(const WorkerOptions& options) {
   if (options.trace_file.empty()) {
@@ -66,6 +67,8 @@ WorkerCore::WorkerCore(const WorkerOptions& options,
                        std::unique_ptr<Backend> backend,
                        std::unique_ptr<TraceFile> trace)
     : role_(options.role),
+      zone_(options.zone),
+      limits_(options.engine.limits),
       transport_(options.transport),
       checkpoint_(std::move(checkpoint)),
       backend_(std::move(backend)),
@@ -78,10 +81,12 @@ absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory tr
   EngineOptions engine_options = options.engine;
   engine_options.profile = &profiled_;
   engine_options.step_observers.push_back(&step_metrics_);
+  engine_options.cache_observer = &kv_events_;
   if (trace_ != nullptr) {
     engine_options.step_observers.push_back(trace_.get());
   }
   ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, *checkpoint_, profiled_));
+  kv_events_.Reserve(static_cast<std::size_t>(engine_->pool_blocks()));
   const EngineIdentity& identity = engine_->identity();
   ASSIGN_OR_RETURN(transfer_,
                    TransferService::Start({.instance = instance_,
@@ -101,6 +106,7 @@ absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory tr
                                               [this] { return transfer_->stats(); },
                                               role_ == v1::ROLE_DECODE ? &requests_ : nullptr)));
   }
+  reports_ = std::make_unique<ReportHub>([this] { return Describe(); }, kv_events_);
   const auto took =
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - begin);
   LogEvent(LogLevel::kInfo, "engine.ready",
@@ -118,12 +124,32 @@ std::string WorkerCore::kv_door() const {
 }
 
 WorkerCore::~WorkerCore() {
+  reports_.reset();
   metrics_server_.reset();
   if (transfer_ != nullptr) {
     transfer_->Stop(kTransferStopBound);
   }
   transfer_.reset();
   engine_.reset();
+}
+
+void WorkerCore::SetAddress(std::string address) {
+  absl::MutexLock lock(&mutex_);
+  address_ = std::move(address);
+}
+
+void WorkerCore::SetDraining() {
+  draining_.store(true);
+  reports_->Describe(kTellBound);
+}
+
+absl::Status WorkerCore::CheckZone(const std::string& zone) const {
+  if (zone.empty() || zone == zone_) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("sequence.zone: the request is for zone \"", zone, "\", this worker is in ",
+                   zone_.empty() ? std::string("none") : absl::StrCat("\"", zone_, "\"")));
 }
 
 v1::WorkerDescription WorkerCore::Describe() const {
@@ -135,6 +161,13 @@ v1::WorkerDescription WorkerCore::Describe() const {
   description.set_context_tokens(static_cast<std::uint32_t>(checkpoint_->config().context_tokens));
   description.set_kv_address(transfer_->address());
   description.set_draining(draining_.load());
+  description.set_zone(zone_);
+  description.set_max_sequences(static_cast<std::uint32_t>(limits_.max_sequences));
+  description.set_max_batch_tokens(static_cast<std::uint32_t>(limits_.max_batch_tokens));
+  {
+    absl::MutexLock lock(&mutex_);
+    description.set_address(address_);
+  }
   const EngineLoad load = engine_->load();
   const TransferStats transfer = transfer_->stats();
   DescribeTransports(transport_, transfer, description);
@@ -161,7 +194,7 @@ v1::WorkerDescription WorkerCore::Describe() const {
   return description;
 }
 
-v1::StatusResponse WorkerCore::Status(const std::string& address) const {
+v1::StatusResponse WorkerCore::Status() const {
   v1::StatusResponse response;
   response.set_role(role_);
   response.set_version(kBatonVersion);
@@ -169,9 +202,9 @@ v1::StatusResponse WorkerCore::Status(const std::string& address) const {
   *response.mutable_uptime() = ToProtoDuration(Clock::System().Now() - started_);
   response.set_ready(!draining_.load());
   v1::WorkerStatus* self = response.add_workers();
-  self->set_address(address);
   self->set_alive(true);
   *self->mutable_description() = Describe();
+  self->set_address(self->description().address());
   return response;
 }
 

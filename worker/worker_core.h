@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "baton/v1/worker.pb.h"
 #include "common/clock.h"
 #include "common/random_id.h"
@@ -17,6 +19,8 @@
 #include "kvtransfer/transfer_service.h"
 #include "kvtransfer/transport.h"
 #include "model/checkpoint.h"
+#include "worker/kv_event_log.h"
+#include "worker/report_hub.h"
 #include "worker/trace_file.h"
 #include "worker/worker_metrics.h"
 
@@ -31,6 +35,7 @@ struct WorkerOptions {
   std::string metrics_listen;  // host:port; empty: none
   std::string advertise_host;  // of the metrics; empty: the host of `metrics_listen`
   std::string trace_file;      // path; empty: none
+  std::string zone;            // residency zone; empty: none
 };
 
 // What a prefill and a decode worker have in common: one model on one backend in one engine, and
@@ -64,11 +69,21 @@ class WorkerCore {
   // What a decode worker measures its requests with, for its metrics.
   const RequestMeter& requests() const { return requests_; }
 
-  void SetDraining() { draining_.store(true); }
+  // The gRPC address by which peers and routers reach this process; known once its server listens.
+  void SetAddress(std::string address);
+
+  // Tells every router that listens before it returns, which takes 200 ms at most.
+  void SetDraining();
+
+  // OK when this worker may serve a request of residency zone `zone`: it has none, or is in it.
+  // FAILED_PRECONDITION naming both otherwise.
+  absl::Status CheckZone(const std::string& zone) const;
 
   v1::WorkerDescription Describe() const;
-  // The Admin answer of this process; `address` is its gRPC address as peers know it.
-  v1::StatusResponse Status(const std::string& address) const;
+  // The Admin answer of this process.
+  v1::StatusResponse Status() const;
+  // What goes to routers.
+  ReportHub& reports() { return *reports_; }
 
  private:
   WorkerCore(const WorkerOptions& options,
@@ -79,6 +94,8 @@ class WorkerCore {
   absl::Status Start(const WorkerOptions& options, TransportFactory transport);
 
   const v1::Role role_;
+  const std::string zone_;
+  const SchedulerLimits limits_;
   const TransportPolicy transport_;
   const InstanceId instance_ = InstanceId::Make();
   const TimePoint started_ = Clock::System().Now();
@@ -88,10 +105,14 @@ class WorkerCore {
   ProfiledBackend profiled_;                // of backend_; what the engine computes with
   WorkerMetrics step_metrics_;
   RequestMeter requests_;
+  KvEventLog kv_events_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TransferService> transfer_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null without
   std::atomic<bool> draining_{false};
+  mutable absl::Mutex mutex_;
+  std::string address_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ReportHub> reports_;  // last: its thread uses the above
 };
 
 // Converts and checks a sequence that another process asks for; INVALID_ARGUMENT names the field.

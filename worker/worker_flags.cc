@@ -24,7 +24,9 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
                 "sequences running at once, 1 to 4096");
   flags.Choice("prefix-cache", &settings.prefix_cache, {"on", "off"},
                "keep finished KV blocks for prompts that begin like them");
-  flags.TextList("router", &settings.routers, "router to register with (not in this version)");
+  flags.TextList("router", &settings.routers,
+                 "host:port of a router to register with; a name stands for all its addresses, "
+                 "which are looked up again every few seconds");
 
   flags.Check([&settings] { return CheckHostPort(settings.kv_listen); });
   flags.Check([&settings]() -> absl::Status {
@@ -36,10 +38,15 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
     return absl::OkStatus();
   });
   flags.Check([&settings]() -> absl::Status {
-    if (!settings.routers.empty()) {
-      return absl::InvalidArgumentError(
-          "router: registration is not in this version; name this worker in the router's --decode "
-          "or --prefill");
+    for (const std::string& router : settings.routers) {
+      absl::Status status = CheckHostPort(router);
+      if (status.ok() && router.ends_with(":0")) {
+        status = absl::InvalidArgumentError(absl::StrCat("\"", router, "\" has no port"));
+      }
+      if (!status.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--router: ", std::string(status.message())));
+      }
     }
     return absl::OkStatus();
   });

@@ -23,7 +23,7 @@ struct WorkerFlags {
   std::int64_t max_batch_tokens = 256;
   std::int64_t max_sequences = 64;
   std::string prefix_cache = "on";
-  std::vector<std::string> routers;  // registration comes later: a value is refused
+  std::vector<std::string> routers;  // host:port, to register with
 };
 
 // Adds the flags and their checks. `settings` must outlive Parse; its values are the defaults.

@@ -8,48 +8,42 @@
 #include <set>
 #include <thread>
 
+#include "tests/worker/test_hashes.h"
+
 namespace baton {
 namespace {
 
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
-PrefixHash Hash(std::uint32_t number) {
-  PrefixHash hash;
-  for (std::size_t i = 0; i < 4; ++i) {
-    hash.bytes[i] = static_cast<std::uint8_t>(number >> (8 * i));
-  }
-  return hash;
-}
-
 TEST(KvEventLog, ASnapshotIsWhatIsHeldAndNamesTheChangeAfterIt) {
   KvEventLog log;
   for (const std::uint32_t number : {1u, 2u, 3u}) {
-    log.OnStored(Hash(number));
+    log.OnStored(TestHash(number));
   }
-  log.OnRemoved(Hash(1));
+  log.OnRemoved(TestHash(1));
   const KvEventLog::Snapshot snapshot = log.TakeSnapshot();
-  EXPECT_THAT(snapshot.hashes, UnorderedElementsAre(Hash(2), Hash(3)));
+  EXPECT_THAT(snapshot.hashes, UnorderedElementsAre(TestHash(2), TestHash(3)));
   EXPECT_EQ(snapshot.next_event, 4u);
-  log.OnRemoved(Hash(3));
-  log.OnStored(Hash(1));
+  log.OnRemoved(TestHash(3));
+  log.OnStored(TestHash(1));
   const auto changes = log.ReadFrom(4, 100);
   ASSERT_TRUE(changes.has_value());
   ASSERT_THAT(*changes, SizeIs(2));
-  EXPECT_EQ((*changes)[0].hash, Hash(3));
+  EXPECT_EQ((*changes)[0].hash, TestHash(3));
   EXPECT_FALSE((*changes)[0].stored);
-  EXPECT_EQ((*changes)[1].hash, Hash(1));
+  EXPECT_EQ((*changes)[1].hash, TestHash(1));
   EXPECT_TRUE((*changes)[1].stored);
 }
 
 TEST(KvEventLog, ReadsNoMoreThanAsked) {
   KvEventLog log;
   for (std::uint32_t number = 0; number < 10; ++number) {
-    log.OnStored(Hash(number));
+    log.OnStored(TestHash(number));
   }
   EXPECT_THAT(*log.ReadFrom(0, 4), SizeIs(4));
   EXPECT_THAT(*log.ReadFrom(8, 4), SizeIs(2));
-  EXPECT_EQ((*log.ReadFrom(8, 4))[0].hash, Hash(8));
+  EXPECT_EQ((*log.ReadFrom(8, 4))[0].hash, TestHash(8));
   EXPECT_THAT(*log.ReadFrom(10, 4), SizeIs(0));
   EXPECT_FALSE(log.ReadFrom(11, 4).has_value());
 }
@@ -57,14 +51,14 @@ TEST(KvEventLog, ReadsNoMoreThanAsked) {
 TEST(KvEventLog, WhoIsBehindTheWindowNeedsASnapshot) {
   KvEventLog log(/*window=*/4);
   for (std::uint32_t number = 0; number < 4; ++number) {
-    log.OnStored(Hash(number));
+    log.OnStored(TestHash(number));
   }
   EXPECT_THAT(*log.ReadFrom(0, 100), SizeIs(4));
-  log.OnStored(Hash(4));
+  log.OnStored(TestHash(4));
   EXPECT_FALSE(log.ReadFrom(0, 100).has_value());
   ASSERT_THAT(*log.ReadFrom(1, 100), SizeIs(4));
-  EXPECT_EQ((*log.ReadFrom(1, 100))[0].hash, Hash(1));
-  EXPECT_EQ((*log.ReadFrom(1, 100))[3].hash, Hash(4));
+  EXPECT_EQ((*log.ReadFrom(1, 100))[0].hash, TestHash(1));
+  EXPECT_EQ((*log.ReadFrom(1, 100))[3].hash, TestHash(4));
   EXPECT_THAT(log.TakeSnapshot().hashes, SizeIs(5));
 }
 
@@ -72,14 +66,14 @@ TEST(KvEventLog, CallsTheListenerOnceForEachTimeItWasAsked) {
   KvEventLog log;
   int calls = 0;
   log.SetListener([&calls] { ++calls; });
-  log.OnStored(Hash(0));
+  log.OnStored(TestHash(0));
   EXPECT_EQ(calls, 0);                    // nobody has asked
   EXPECT_FALSE(log.CallOnNextChange(0));  // it is there
-  log.OnStored(Hash(1));
+  log.OnStored(TestHash(1));
   EXPECT_EQ(calls, 0);
   EXPECT_TRUE(log.CallOnNextChange(2));
-  log.OnStored(Hash(2));
-  log.OnStored(Hash(3));
+  log.OnStored(TestHash(2));
+  log.OnStored(TestHash(3));
   EXPECT_EQ(calls, 1);
 }
 
@@ -133,7 +127,7 @@ TEST(KvEventLog, FollowersRebuildTheSetWhileItChanges) {
   std::jthread writer([&] {
     std::mt19937 random(kSeed);
     for (int i = 0; i < kChanges; ++i) {
-      const PrefixHash hash = Hash(random() % 2000);
+      const PrefixHash hash = TestHash(random() % 2000);
       if (truth.insert(hash).second) {
         log.OnStored(hash);
       } else {
