@@ -308,6 +308,7 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
   MustMove(attempt_->state, DecodeHandoffState::kLanded);
   report_.transport = stats.transport;
   report_.transfer = stats.last_byte - stats.first_byte;
+  context_.core.rates().OnLanded(stats);
   reporter_(report_);
   LogEvent(
       LogLevel::kDebug, "handoff.landed",

@@ -398,6 +398,10 @@ void Engine::NotePlan(const StepPlan& plan) {
     const int in_prompt = std::clamp(sequence.prompt_tokens() - sequence.computed, 0, rows.count);
     step_.prefill_rows += in_prompt;
     step_.decode_rows += rows.count - in_prompt;
+    if (rows.count > in_prompt) {
+      ++step_.decode_sequences;
+      step_.decode_context_tokens += static_cast<std::uint64_t>(sequence.known());
+    }
   }
 }
 

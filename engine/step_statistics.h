@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "common/clock.h"
@@ -14,9 +15,11 @@ struct StepStatistics {
   Duration scheduling{};  // of this, at its start: plan, blocks leased, returned and copied
   Duration scheduling_operations{};  // of the scheduling: in operations, which copy blocks
 
-  int prefill_rows = 0;   // rows computed of prompts, after a preemption again
-  int decode_rows = 0;    // rows computed of output tokens
-  int preempted = 0;      // sequences that lost their blocks
+  int prefill_rows = 0;                     // rows computed of prompts, after a preemption again
+  int decode_rows = 0;                      // rows computed of output tokens
+  int decode_sequences = 0;                 // sequences with rows of output tokens
+  std::uint64_t decode_context_tokens = 0;  // of these, together
+  int preempted = 0;                        // sequences that lost their blocks
   int cached_tokens = 0;  // tokens, of sequences admitted now, whose KV was here already
 
   // What came of the rows; zero when the step failed or was abandoned.

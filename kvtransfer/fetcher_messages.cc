@@ -173,6 +173,9 @@ void HandoffFetcher::OnReceived(TransferToken token, const absl::Status& status)
   Entry& entry = *fetches_.at(receive.handoff);
   --entry.receives;
   --stats_.receiving;
+  if (entry.receives == 0) {
+    entry.stats.receiving += Now() - entry.receiving_since;
+  }
   if (entry.ended()) {
     ForgetIfLetGo(receive.handoff);
     return;
@@ -239,6 +242,9 @@ TransferToken HandoffFetcher::BeginReceive(Entry& entry, Receive receive) {
     entry.stats.first_byte = Now();
   }
   entry.pieces.Begin(receive.pieces);
+  if (entry.receives == 0) {
+    entry.receiving_since = Now();
+  }
   ++entry.receives;
   ++stats_.receiving;
   const TransferToken token(next_token_);

@@ -85,6 +85,7 @@ class HandoffFetcher {
     TimePoint ask_again;            // when landed but for the peer's confirmation
     bool checksum_failed = false;
     FetchStats stats;
+    TimePoint receiving_since;  // when receives > 0
     std::size_t progress = 0;   // bytes that the sink knows of
     TimePoint let_go_deadline;  // once ended
 

@@ -121,6 +121,10 @@ struct FetchStats {
   TimePoint requested;   // when the fetch was sent
   TimePoint first_byte;  // when the first piece was announced
   TimePoint last_byte;   // when the last piece was in place and verified
+  // Of this, while at least one piece was on its way: announced, and not yet in place. Without the
+  // waits for pieces that the peer still computes. A carrier that announces a message when all of
+  // it is here (grpc, inproc) shows the copy to its place only.
+  Duration receiving{};
   // What carried it last: "rdma" or "mapped" when read, else the messages' carrier: "tcp",
   // "rc_verbs", "grpc", "inproc".
   std::string transport;

@@ -1,25 +1,14 @@
 #include "worker/registrar.h"
 
-#include <grpcpp/channel.h>
-#include <grpcpp/create_channel.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
 
-#include "baton/v1/worker.grpc.pb.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "proto/grpc_runtime.h"
-#include "proto/peer_channel.h"
-#include "worker/register_call.h"
 
 namespace baton {
-
-struct Registrar::Credentials {
-  std::shared_ptr<grpc::ChannelCredentials> channel;
-};
 
 // One address of one router.
 struct Registrar::Registration {
@@ -27,7 +16,7 @@ struct Registrar::Registration {
 
   std::string router;
   std::string address;
-  std::unique_ptr<v1::Fleet::Stub> stub;
+  std::unique_ptr<RouterConnection> connection;
   std::unique_ptr<RegisterCall> call;  // null between two calls
   std::uint64_t call_number = 0;       // of the last one
   Duration pause;                      // before the next one
@@ -37,16 +26,14 @@ struct Registrar::Registration {
 
 absl::StatusOr<std::unique_ptr<Registrar>> Registrar::Create(RegistrarOptions options,
                                                              ReportHub& hub) {
-  KeepGrpcRunning();
-  auto credentials = std::make_unique<Credentials>();
-  ASSIGN_OR_RETURN(credentials->channel, MakeChannelCredentials(options.tls));
-  return std::unique_ptr<Registrar>(new Registrar(std::move(options), hub, std::move(credentials)));
+  ASSIGN_OR_RETURN(std::unique_ptr<RegisterClient> client, RegisterClient::Create(options.tls));
+  return std::unique_ptr<Registrar>(new Registrar(std::move(options), hub, std::move(client)));
 }
 
 Registrar::Registrar(RegistrarOptions options,
                      ReportHub& hub,
-                     std::unique_ptr<Credentials> credentials)
-    : options_(std::move(options)), hub_(hub), credentials_(std::move(credentials)) {
+                     std::unique_ptr<RegisterClient> client)
+    : options_(std::move(options)), hub_(hub), client_(std::move(client)) {
   for (const std::string& router : options_.routers) {
     resolvers_.emplace_back(
         [this, router](const std::stop_token& stop) { KeepResolving(router, stop); });
@@ -113,11 +100,7 @@ void Registrar::TakeAddresses(const std::string& router,
     registration->router = router;
     registration->address = address;
     registration->pause = options_.retry_min;
-    grpc::ChannelArguments arguments = PeerChannelArguments();
-    // A certificate is the name's, not that of one of its addresses.
-    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, router);
-    registration->stub =
-        v1::Fleet::NewStub(grpc::CreateCustomChannel(address, credentials_->channel, arguments));
+    registration->connection = client_->Connect(address, router);
     Call(*registration);
   }
 }
@@ -149,8 +132,8 @@ void Registrar::Call(Registration& registration) {
     absl::MutexLock lock(&mutex_);
     ++live_calls_;
   }
-  registration.call = RegisterCall::Begin(
-      *registration.stub, hub_,
+  registration.call = registration.connection->Register(
+      hub_,
       {.on_notice =
            [this, address = registration.address, call](const v1::RouterNotice& notice) {
              executor_.Post([this, address, call, notice] { OnNotice(address, call, notice); });

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/serial_executor.h"
 #include "proto/tls_credentials.h"
+#include "worker/register_client.h"
 #include "worker/report_hub.h"
 #include "worker/router_addresses.h"
 
@@ -48,10 +49,9 @@ class Registrar {
   Registrar& operator=(const Registrar&) = delete;
 
  private:
-  struct Credentials;
   struct Registration;
 
-  Registrar(RegistrarOptions options, ReportHub& hub, std::unique_ptr<Credentials> credentials);
+  Registrar(RegistrarOptions options, ReportHub& hub, std::unique_ptr<RegisterClient> client);
 
   void KeepResolving(const std::string& router, const std::stop_token& stop);
 
@@ -65,7 +65,7 @@ class Registrar {
 
   const RegistrarOptions options_;
   ReportHub& hub_;
-  const std::unique_ptr<Credentials> credentials_;
+  const std::unique_ptr<RegisterClient> client_;
 
   absl::Mutex mutex_;
   int live_calls_ ABSL_GUARDED_BY(mutex_) = 0;

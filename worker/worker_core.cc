@@ -81,6 +81,7 @@ absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory tr
   EngineOptions engine_options = options.engine;
   engine_options.profile = &profiled_;
   engine_options.step_observers.push_back(&step_metrics_);
+  engine_options.step_observers.push_back(&rates_);
   engine_options.cache_observer = &kv_events_;
   if (trace_ != nullptr) {
     engine_options.step_observers.push_back(trace_.get());
@@ -168,6 +169,7 @@ v1::WorkerDescription WorkerCore::Describe() const {
     absl::MutexLock lock(&mutex_);
     description.set_address(address_);
   }
+  *description.mutable_rates() = rates_.rates();
   const EngineLoad load = engine_->load();
   const TransferStats transfer = transfer_->stats();
   DescribeTransports(transport_, transfer, description);

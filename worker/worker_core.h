@@ -20,6 +20,7 @@
 #include "kvtransfer/transport.h"
 #include "model/checkpoint.h"
 #include "worker/kv_event_log.h"
+#include "worker/rate_meter.h"
 #include "worker/report_hub.h"
 #include "worker/trace_file.h"
 #include "worker/worker_metrics.h"
@@ -84,6 +85,8 @@ class WorkerCore {
   v1::StatusResponse Status() const;
   // What goes to routers.
   ReportHub& reports() { return *reports_; }
+  // What it has seen itself do, for the description.
+  RateMeter& rates() { return rates_; }
 
  private:
   WorkerCore(const WorkerOptions& options,
@@ -106,6 +109,7 @@ class WorkerCore {
   WorkerMetrics step_metrics_;
   RequestMeter requests_;
   KvEventLog kv_events_;
+  RateMeter rates_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<TransferService> transfer_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null without

@@ -22,6 +22,8 @@ class AddingObserver final : public StepObserver {
     ++steps_;
     sum_.prefill_rows += step.prefill_rows;
     sum_.decode_rows += step.decode_rows;
+    sum_.decode_sequences += step.decode_sequences;
+    sum_.decode_context_tokens += step.decode_context_tokens;
     sum_.prefilled_tokens += step.prefilled_tokens;
     sum_.sampled_tokens += step.sampled_tokens;
     sum_.prompt_tokens += step.prompt_tokens;
@@ -63,6 +65,9 @@ class AddingObserver final : public StepObserver {
  private:
   static void CheckTimes(const StepStatistics& step) {
     EXPECT_GT(step.duration, Duration::zero());
+    EXPECT_LE(step.decode_sequences, step.decode_rows);
+    EXPECT_EQ(step.decode_sequences == 0, step.decode_rows == 0);
+    EXPECT_EQ(step.decode_context_tokens == 0, step.decode_rows == 0);
     EXPECT_LE(step.scheduling_operations, step.scheduling);
     EXPECT_LE(step.scheduling + step.operations.total(),
               step.duration + step.scheduling_operations);
@@ -161,6 +166,10 @@ TEST_F(StepStatisticsTest, RowsAddUpToTheTokens) {
   EXPECT_EQ(sum.sampled_tokens, kSequences * kOutputTokens);
   // The first token of each comes from its prompt's last row, the last token is never computed.
   EXPECT_EQ(sum.decode_rows, kSequences * (kOutputTokens - 1));
+  EXPECT_EQ(sum.decode_sequences, sum.decode_rows);
+  // The nth token is computed in a context of the prompt and n tokens.
+  constexpr int kContexts = (kOutputTokens - 1) * 20 + kOutputTokens * (kOutputTokens - 1) / 2;
+  EXPECT_EQ(sum.decode_context_tokens, static_cast<std::uint64_t>(kSequences * kContexts));
   EXPECT_EQ(sum.preempted, 0);
   EXPECT_EQ(observed.observer.most_rows(), 16);
   EXPECT_EQ(observed.observer.last().running, 0);

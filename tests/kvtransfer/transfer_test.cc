@@ -66,6 +66,8 @@ TEST_P(Transfer, MovesScatteredBlocksByteForByte) {
   EXPECT_EQ(stats.refetched_blocks, 0);
   EXPECT_LE(stats.requested, stats.first_byte);
   EXPECT_LE(stats.first_byte, stats.last_byte);
+  EXPECT_GT(stats.receiving, Duration::zero());
+  EXPECT_LE(stats.receiving, stats.last_byte - stats.first_byte);
   ASSERT_TRUE(prefill.offers.WaitEnd(id));
   EXPECT_EQ(prefill.offers.Get(id).state, PrefillHandoffState::kReleased);
   EXPECT_EQ(prefill.offers.Get(id).pins_alive, 0);

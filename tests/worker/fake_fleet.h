@@ -46,6 +46,11 @@ class FakeFleet {
     absl::MutexLock lock(&mutex_);
     return static_cast<int>(streams_.size());
   }
+  // Some description of some stream has said so.
+  bool said_draining() const {
+    absl::MutexLock lock(&mutex_);
+    return said_draining_;
+  }
   int opened() const {
     absl::MutexLock lock(&mutex_);
     return opened_;
@@ -95,6 +100,7 @@ class FakeFleet {
     while (writer.Read(&report)) {
       absl::MutexLock lock(&mutex_);
       streams_[number].worker.Take(report);
+      said_draining_ = said_draining_ || report.description().draining();
     }
     absl::MutexLock lock(&mutex_);
     streams_.erase(number);
@@ -105,6 +111,7 @@ class FakeFleet {
   mutable absl::Mutex mutex_;
   std::map<int, Stream> streams_ ABSL_GUARDED_BY(mutex_);  // open ones, by number
   int opened_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool said_draining_ ABSL_GUARDED_BY(mutex_) = false;
   Service service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
