@@ -10,11 +10,14 @@
 #include "common/status_macros.h"
 #include "planner/commands.h"
 #include "planner/rates_file.h"
+#include "planner/router_client.h"
 
 namespace {
 
 struct PlanFlags {
   std::string rates;
+  std::string router;   // host:port; empty: none is asked
+  baton::TlsFiles tls;  // of the connection to it
   std::string transport;
   std::string svg;
   bool json = false;
@@ -31,9 +34,17 @@ constexpr char kEvictionHelp[] = "which prefix leaves a full cache";
 
 void AddCommonFlags(baton::Flags& flags, PlanFlags& settings) {
   flags.Text("rates", &settings.rates,
-             "JSON file with measured rates (planner/README.md); empty: the course's constants");
+             "JSON file with measured rates (planner/README.md), or what `baton status --json` has "
+             "printed; empty: the course's constants");
+  flags.Text("from-router", &settings.router,
+             "host:port of a router to ask for its rates, instead of --rates");
+  flags.Text("tls-ca", &settings.tls.authority,
+             "with --from-router: PEM authorities of the router");
+  flags.Text("tls-cert", &settings.tls.certificate,
+             "with --from-router: PEM certificate to show to it");
+  flags.Text("tls-key", &settings.tls.key, "PEM key of --tls-cert");
   flags.Text("transport", &settings.transport,
-             "with --rates: transport of that file to ask about; empty: its first");
+             "with --rates or --from-router: transport to ask about; empty: the first");
   flags.Switch("json", &settings.json, "print one JSON object");
   flags.Text("svg", &settings.svg, "also write a plot to this file");
 }
@@ -129,12 +140,19 @@ void AddFlags(baton::Flags& flags, PlanFlags& settings) {
                settings.crossover);
 }
 
-absl::StatusOr<std::optional<baton::CostModel>> LoadModel(const std::string& path) {
-  if (path.empty()) {
+absl::StatusOr<baton::MeasuredRates> LoadRates(const PlanFlags& settings) {
+  if (!settings.router.empty()) {
+    return baton::AskRouterForRates(settings.router, settings.tls);
+  }
+  ASSIGN_OR_RETURN(const baton::MappedFile file, baton::MappedFile::Open(settings.rates));
+  return baton::ParseRates(settings.rates, file.bytes());
+}
+
+absl::StatusOr<std::optional<baton::CostModel>> LoadModel(const PlanFlags& settings) {
+  if (settings.rates.empty() && settings.router.empty()) {
     return std::optional<baton::CostModel>();
   }
-  ASSIGN_OR_RETURN(const baton::MappedFile file, baton::MappedFile::Open(path));
-  ASSIGN_OR_RETURN(baton::MeasuredRates rates, baton::ParseRates(path, file.bytes()));
+  ASSIGN_OR_RETURN(baton::MeasuredRates rates, LoadRates(settings));
   ASSIGN_OR_RETURN(baton::CostModel model, baton::CostModel::Fit(std::move(rates)));
   return std::optional<baton::CostModel>(std::move(model));
 }
@@ -172,7 +190,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
 }
 
 absl::Status Run(const std::string& command, const PlanFlags& settings) {
-  ASSIGN_OR_RETURN(const std::optional<baton::CostModel> model, LoadModel(settings.rates));
+  ASSIGN_OR_RETURN(const std::optional<baton::CostModel> model, LoadModel(settings));
   const baton::Measured measured = {model.has_value() ? &*model : nullptr, settings.transport};
   ASSIGN_OR_RETURN(const baton::Report report, Plan(command, settings, measured));
   if (!settings.svg.empty()) {
@@ -184,10 +202,23 @@ absl::Status Run(const std::string& command, const PlanFlags& settings) {
   return printed ? absl::OkStatus() : absl::UnavailableError("standard output: writing failed");
 }
 
-absl::Status CheckTransport(const PlanFlags& settings) {
-  return settings.rates.empty() && !settings.transport.empty()
-             ? absl::InvalidArgumentError("--transport: needs --rates")
-             : absl::OkStatus();
+absl::Status CheckSource(const PlanFlags& settings) {
+  if (settings.router.empty()) {
+    if (!settings.tls.empty()) {
+      return absl::InvalidArgumentError("--tls-ca, --tls-cert, --tls-key: need --from-router");
+    }
+    return settings.rates.empty() && !settings.transport.empty()
+               ? absl::InvalidArgumentError("--transport: needs --rates or --from-router")
+               : absl::OkStatus();
+  }
+  if (!settings.rates.empty()) {
+    return absl::InvalidArgumentError("--from-router: takes the place of --rates: give one");
+  }
+  if (const absl::Status status = baton::CheckHostPort(settings.router); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--from-router: ", std::string(status.message())));
+  }
+  return baton::CheckTlsFiles(settings.tls, /*server=*/false);
 }
 
 }  // namespace
@@ -196,9 +227,9 @@ int main(int argc, char** argv) {
   PlanFlags settings;
   baton::Flags flags("baton-plan",
                      "Cost models and simulators of a Baton deployment: the course's numbers, or "
-                     "with --rates what was measured.");
+                     "with --rates or --from-router what was measured.");
   AddFlags(flags, settings);
-  flags.Check([&settings] { return CheckTransport(settings); });
+  flags.Check([&settings] { return CheckSource(settings); });
   if (const std::optional<int> code = flags.Parse(argc, argv)) {
     return *code;
   }

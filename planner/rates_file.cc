@@ -156,6 +156,11 @@ class ObjectReader {
   absl::Status status_;
 };
 
+// What `baton status --json` prints; its `rates` is a rates file.
+bool IsRouterStatus(const Json& root) {
+  return root.contains("role") && root.contains("workers");
+}
+
 absl::Status ReadRates(const Json& root, MeasuredRates& rates) {
   ObjectReader reader(root, "");
   double version = 0;
@@ -225,6 +230,12 @@ absl::StatusOr<MeasuredRates> ParseRates(const std::string& name, std::string_vi
   }
   if (!root.is_object()) {
     return Problem(name, "not a JSON object");
+  }
+  if (IsRouterStatus(root)) {
+    if (!root.contains("rates") || !root["rates"].is_object()) {
+      return Problem(name, "rates: missing: only a router whose fleet was seen to work has them");
+    }
+    root = Json(root["rates"]);
   }
   MeasuredRates rates;
   if (const absl::Status status = ReadRates(root, rates); !status.ok()) {

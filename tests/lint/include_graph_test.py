@@ -17,6 +17,9 @@ MAY_INCLUDE = {
     "kvtransfer": {"common"},
     "kvtransfer/grpc_stream": {"common", "proto"},
     "planner": {"common"},
+    # Of the program baton-plan, not of the library: it asks a router for its rates.
+    "planner/router_client": {"common", "proto"},
+    "planner/main": {"common", "proto"},
     "frontend": {"proto", "model", "common"},
     "worker": WORKER,
     "prefill_worker": WORKER | {"worker"},
@@ -46,7 +49,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
 def rule_of(path) -> tuple[str, set | None]:
     folder = path.parts[0]
-    nested = "/".join(path.parts[:2])
+    nested = "/".join(path.with_suffix("").parts[:2])
     name = nested if nested in MAY_INCLUDE else folder
     return name, MAY_INCLUDE.get(name, set())
 

@@ -73,6 +73,21 @@ TEST(RatesFile, NamesFileAndField) {
               StartsWith("rates.json: "));
 }
 
+// `baton status --json` has the file as one of its members.
+TEST(RatesFile, ReadsTheStatusOfARouter) {
+  nlohmann::json status = {{"role", "ROLE_ROUTER"},
+                           {"version", "1.0"},
+                           {"workers", {{{"description", {{"load", {{"total_blocks", 7}}}}}}}},
+                           {"rates", nlohmann::json::parse(FormatRates(SmallRates()))}};
+  const auto rates = ParseRates("status.json", status.dump());
+  ASSERT_TRUE(rates.ok()) << rates.status();
+  EXPECT_EQ(FormatRates(*rates), FormatRates(SmallRates()));
+  status["rates"]["blok_tokens"] = 16;
+  EXPECT_THAT(Problem(status.dump()), HasSubstr("blok_tokens: no member"));
+  status.erase("rates");
+  EXPECT_THAT(Problem(status.dump()), HasSubstr("rates: missing"));
+}
+
 TEST(RatesFile, RefusesWhatIsNoRatesFile) {
   for (const char* text :
        {"", "{", "[]", "7", "nul", "{\"version\": 1,}", "\xff\xfe", "{\"a\": \"\xff\"}"}) {
