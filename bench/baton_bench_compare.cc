@@ -21,6 +21,7 @@
 namespace baton {
 namespace {
 
+constexpr const char* kCpuPoolSize = "512MiB";
 constexpr std::int64_t kQuickLimitSeconds = 310;
 constexpr std::int64_t kFullLimitSeconds = 4 * 3600;
 
@@ -50,8 +51,11 @@ absl::StatusOr<CompareOptions> MakeOptions(const CompareFlags& settings) {
   CompareOptions options{
       .fleet = {.programs = settings.programs.empty() ? OwnFolder() : settings.programs,
                 .cache = settings.cache,
+                .device = settings.device,
+                .gpus = settings.gpus,
                 .kv_transport = settings.kv_transport,
-                .kv_pool_size = settings.kv_pool_size},
+                .kv_pool_size =
+                    settings.kv_pool_size.empty() ? kCpuPoolSize : settings.kv_pool_size},
       .time_limit = std::chrono::seconds(
           settings.time_limit_s.value_or(settings.quick ? kQuickLimitSeconds : kFullLimitSeconds)),
       .progress = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }};
@@ -82,7 +86,13 @@ void AddCompareFlags(Flags& flags, CompareFlags& settings) {
              "rates for the planner's predictions (planner/README.md); empty: measured");
   flags.Choice("kv-transport", &settings.kv_transport, {"auto", "rdma", "mapped", "tcp", "grpc"},
                "of the workers");
-  flags.Text("kv-pool-size", &settings.kv_pool_size, "of each worker");
+  flags.Choice("device", &settings.device, {"cpu", "cuda"}, "of the workers");
+  flags.TextList("gpu", &settings.gpus,
+                 "what CUDA_VISIBLE_DEVICES names for a worker; twice: prefill and decode, or both "
+                 "workers that do both");
+  flags.Text(
+      "kv-pool-size", &settings.kv_pool_size,
+      "of each worker; empty: 512MiB. Up to six workers are there at a time, three on a GPU");
   flags.Text(
       "programs", &settings.programs,
       "folder of baton-decode, baton-prefill and baton-router; empty: where this program is");
@@ -94,8 +104,13 @@ void AddCompareFlags(Flags& flags, CompareFlags& settings) {
 }
 
 absl::Status CheckCompare(const CompareFlags& settings) {
-  return settings.out.empty() ? absl::InvalidArgumentError("--out: a folder is needed")
-                              : absl::OkStatus();
+  if (settings.out.empty()) {
+    return absl::InvalidArgumentError("--out: a folder is needed");
+  }
+  if (settings.device == "cuda" && (settings.gpus.size() != 2 || settings.kv_pool_size.empty())) {
+    return absl::InvalidArgumentError("--device cuda needs --gpu twice and --kv-pool-size");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunCompare(const CompareFlags& settings) {

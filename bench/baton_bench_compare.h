@@ -18,7 +18,9 @@ struct CompareFlags {
   std::string traces;
   std::string rates;
   std::string kv_transport = "auto";
-  std::string kv_pool_size = "512MiB";
+  std::string device = "cpu";
+  std::vector<std::string> gpus;
+  std::string kv_pool_size;
   std::string programs;
   std::vector<std::string> only;
   std::optional<std::int64_t> time_limit_s;

@@ -17,28 +17,39 @@ constexpr Duration kStartPatience = std::chrono::minutes(2);
 constexpr auto kRequestPatience = std::chrono::seconds(30);
 constexpr auto kRetryEvery = std::chrono::milliseconds(50);
 
-std::vector<std::string> WorkerCommand(const FleetOptions& options, const char* program) {
-  return {absl::StrCat(options.programs, "/", program),
-          "--listen",
-          "127.0.0.1:0",
-          "--kv-listen",
-          "127.0.0.1:0",
-          "--model",
-          options.model,
-          "--cache",
-          options.cache,
-          "--device",
-          options.device,
-          "--threads",
-          "1",
-          "--kv-transport",
-          options.kv_transport,
-          "--kv-pool-size",
-          options.kv_pool_size,
-          "--max-batch-tokens",
-          absl::StrCat(options.max_batch_tokens),
-          "--log-level",
-          "warn"};
+bool Prefills(const FleetOptions& options, std::size_t worker) {
+  return worker < static_cast<std::size_t>(options.prefill_workers);
+}
+
+std::vector<std::string> WorkerCommand(const FleetOptions& options, std::size_t worker) {
+  std::vector<std::string> command;
+  if (!options.gpus.empty()) {
+    command = {"/usr/bin/env", "CUDA_VISIBLE_DEVICES=" + options.gpus[worker]};
+  }
+  const std::vector<std::string> flags{"--listen",
+                                       "127.0.0.1:0",
+                                       "--kv-listen",
+                                       "127.0.0.1:0",
+                                       "--model",
+                                       options.model,
+                                       "--cache",
+                                       options.cache,
+                                       "--device",
+                                       options.device,
+                                       "--threads",
+                                       "1",
+                                       "--kv-transport",
+                                       options.kv_transport,
+                                       "--kv-pool-size",
+                                       options.kv_pool_size,
+                                       "--max-batch-tokens",
+                                       absl::StrCat(options.max_batch_tokens),
+                                       "--log-level",
+                                       "warn"};
+  command.push_back(options.programs +
+                    (Prefills(options, worker) ? "/baton-prefill" : "/baton-decode"));
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
 }
 
 v1::CompleteRequest ProbeRequest(v1::Path path) {
@@ -98,12 +109,9 @@ absl::StatusOr<std::unique_ptr<BenchFleet>> BenchFleet::Start(const FleetOptions
                                   "--log-level",
                                   "warn"};
   for (std::size_t i = 0; i < options.worker_cores.size(); ++i) {
-    const bool prefills = i < static_cast<std::size_t>(options.prefill_workers);
-    ASSIGN_OR_RETURN(
-        const std::string address,
-        fleet->StartServer(WorkerCommand(options, prefills ? "baton-prefill" : "baton-decode"),
-                           {options.worker_cores[i]}));
-    router.insert(router.end(), {prefills ? "--prefill" : "--decode", address});
+    ASSIGN_OR_RETURN(const std::string address,
+                     fleet->StartServer(WorkerCommand(options, i), {options.worker_cores[i]}));
+    router.insert(router.end(), {Prefills(options, i) ? "--prefill" : "--decode", address});
   }
   ASSIGN_OR_RETURN(fleet->address_, fleet->StartServer(router, options.shared_cores));
   RETURN_IF_ERROR(fleet->AwaitPaths());

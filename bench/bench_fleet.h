@@ -16,6 +16,7 @@ struct FleetOptions {
   std::string model;
   std::string cache;
   std::string device = "cpu";
+  std::vector<std::string> gpus;  // what CUDA_VISIBLE_DEVICES names; one each as worker_cores
   std::string kv_transport = "auto";
   std::string kv_pool_size = "512MiB";
   int decode_workers = 1;
