@@ -33,6 +33,8 @@ constexpr std::chrono::milliseconds kLease = std::chrono::seconds(5);
 // Shorter than the silence after which a paused peer is given up: then the deadline is what ends
 // it.
 constexpr std::chrono::milliseconds kShortDeadline = std::chrono::milliseconds(700);
+// Shorter than a handoff waits for pieces that do not come where computing them takes no time.
+constexpr std::chrono::milliseconds kShorterDeadline = std::chrono::milliseconds(200);
 constexpr int kLanes = 4;  // clusters at once: most of a case is waiting
 
 struct Stage {
@@ -155,8 +157,9 @@ class Lane {
       failpoints_.Arm(c.stage.also_fails, "fail 0");
     }
     failpoints_.Arm(c.stage.failpoint, c.stage.pause);
+    const Duration deadline = c.stage.also_fails != nullptr ? kShorterDeadline : kShortDeadline;
     const auto stream = cluster_->client().Stream(
-        Request(), c.fault == Fault::kDeadline ? Duration(kShortDeadline) : Duration(kPatience));
+        Request(), c.fault == Fault::kDeadline ? deadline : Duration(kPatience));
     // A deadline may pass before a late stage is reached on a busy machine; then it has passed
     // at an earlier one.
     const bool reached = WaitUntil(

@@ -136,6 +136,26 @@ TEST_P(TransportContract, TellsTheChecksumThatItIsAskedToSend) {
   }
 }
 
+// Over a network a long message takes its time, in which nothing else can tell of a living peer.
+TEST_P(TransportContract, PartsOfALongMessageAreHeardBeforeItsEnd) {
+  if (GetParam().find("inproc") != std::string::npos) {
+    GTEST_SKIP() << "hands messages over whole";
+  }
+  RawPeer server(Factory());
+  RawPeer client(Factory());
+  const PeerId peer = *client.transport->Connect(server.transport->address());
+  const std::vector<std::byte> payload = Pattern(1 << 20);
+  std::vector<std::byte> target(payload.size());
+  server.plan = [&](std::size_t) {
+    return ReceivePlan{
+        .accept = true, .destinations = {std::span(target)}, .token = TransferToken(1)};
+  };
+  ASSERT_TRUE(client.SendBytes(peer, "header", payload).ok());
+  ASSERT_TRUE(Both(server, client, [&] { return server.parts_heard > 0; }));
+  ASSERT_TRUE(Both(server, client, [&] { return server.received.size() == 1; }));
+  EXPECT_EQ(target, payload);
+}
+
 TEST_P(TransportContract, DropsPayloadsNobodyWantsAndGoesOn) {
   RawPeer server(Factory());
   RawPeer client(Factory());
