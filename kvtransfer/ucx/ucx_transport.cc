@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/byte_io.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kvtransfer/ucx/ucx_endpoint.h"
@@ -17,6 +18,8 @@ namespace baton::ucx {
 namespace {
 
 constexpr std::string_view kRdmaScheme = "rdma:";
+// Between two fragments of a stream.
+constexpr Duration kStreamPause = std::chrono::milliseconds(1);
 
 // Calls into UCX and drains what its callbacks have left in UcxEvents; all calls into the handler
 // happen in Progress, outside of UCX's own.
@@ -50,8 +53,11 @@ class UcxTransport final : public Transport {
   void Close(PeerId peer) override;
   bool Progress() override;
   std::optional<int> PrepareToSleep() override;
-  // The kernel holds what comes meanwhile. The last message of a transfer is waited for.
-  bool Streaming() const override { return events_.incoming() > 1; }
+  // The kernel holds what comes meanwhile. The last message of a transfer is waited for, and so is
+  // what comes slowly.
+  bool Streaming() const override {
+    return events_.incoming() > 1 && Clock::System().Now() - last_part_ < kStreamPause;
+  }
   std::string CarrierOf(PeerId peer) const override;
   std::vector<PoolReader*> readers() override {
     return rdma_ ? std::vector<PoolReader*>{&reader_} : std::vector<PoolReader*>();
@@ -81,7 +87,8 @@ class UcxTransport final : public Transport {
   UcxSender sender_{events_};
   UcxReceiver receiver_{events_, sender_, handler_};
   UcxReader reader_{events_, handler_, [this](PeerId peer) { return FindOpen(peer); }};
-  int event_fd_ = -1;  // the worker's
+  TimePoint last_part_;  // when a fragment came
+  int event_fd_ = -1;    // the worker's
   // Last, so that they go first: destroying them still calls back into `events_` and reads what
   // operations hold.
   UcpWorker worker_;
@@ -225,7 +232,11 @@ void UcxTransport::Close(PeerId peer) {
 
 bool UcxTransport::Progress() {
   bool worked = ucp_worker_progress(worker_.get()) != 0;
-  for (const PeerId peer : events_.TakeHeard()) {
+  const absl::flat_hash_set<PeerId> heard = events_.TakeHeard();
+  if (!heard.empty()) {
+    last_part_ = Clock::System().Now();
+  }
+  for (const PeerId peer : heard) {
     handler_.OnHeard(peer);
   }
   worked = AcceptRequested() || worked;
