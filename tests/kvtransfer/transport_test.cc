@@ -144,6 +144,8 @@ TEST_P(TransportContract, PartsOfALongMessageAreHeardBeforeItsEnd) {
   RawPeer server(Factory());
   RawPeer client(Factory());
   const PeerId peer = *client.transport->Connect(server.transport->address());
+  ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
+  ASSERT_TRUE(Both(server, client, [&] { return server.CountOf<wire::Pong>() == 1; }));
   const std::vector<std::byte> payload = Pattern(1 << 20);
   std::vector<std::byte> target(payload.size());
   server.plan = [&](std::size_t) {
