@@ -18,26 +18,26 @@ std::size_t Count(double rate, Duration duration) {
 }
 
 ComparedWorkload Mixed(std::vector<double> rates, double reference, Duration duration) {
-  constexpr double kLongShare = 0.1;
-  return {
-      .name = "mixed",
-      .description =
-          "two of three requests are chats of 64 prompt and 96 new tokens that come by Poisson, "
-          "the third is a prompt of 2,048 tokens with 8 new ones, evenly apart",
-      .stream_kind = "chat",
-      .event_kind = "long",
-      .limits = kLimits,
-      .rates = std::move(rates),
-      .reference_rate = reference,
-      .duration = duration,
-      .make = [](double rate, Duration length, std::uint64_t seed) {
-        return MakeMixedWorkload({.chat = {.prompt = 64, .output = 96},
-                                  .longer = {.prompt = 2048, .output = 8},
-                                  .chats_per_second = rate * (1 - kLongShare),
-                                  .long_per_second = rate * kLongShare,
-                                  .duration = length},
-                                 seed);
-      }};
+  constexpr double kLongShare = 0.2;
+  return {.name = "mixed",
+          .description =
+              "four of five requests are chats of 64 prompt and 96 new tokens that come by "
+              "Poisson, the fifth is a prompt of 2,048 tokens with 8 new ones; these are "
+              "evenly apart",
+          .stream_kind = "chat",
+          .event_kind = "long",
+          .limits = kLimits,
+          .rates = std::move(rates),
+          .reference_rate = reference,
+          .duration = duration,
+          .make = [](double rate, Duration length, std::uint64_t seed) {
+            return MakeMixedWorkload({.chat = {.prompt = 64, .output = 96},
+                                      .longer = {.prompt = 2048, .output = 8},
+                                      .chats_per_second = rate * (1 - kLongShare),
+                                      .long_per_second = rate * kLongShare,
+                                      .duration = length},
+                                     seed);
+          }};
 }
 
 ComparedWorkload ShortChats(std::vector<double> rates, double reference, Duration duration) {
@@ -124,7 +124,7 @@ absl::StatusOr<ComparePlan> QuickPlan(const std::string& traces) {
                    .crossover_running = {2}};
   plan.workloads.push_back(Mixed({1, 2, 4}, 2, seconds(9)));
   plan.workloads.back().reference_repeats = 2;
-  ASSIGN_OR_RETURN(ComparedWorkload code, Replay(traces, kCode, {1, 2}, 1, seconds(7)));
+  ASSIGN_OR_RETURN(ComparedWorkload code, Replay(traces, kCode, {1, 2}, 1, seconds(6)));
   plan.workloads.push_back(std::move(code));
   return plan;
 }

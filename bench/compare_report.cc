@@ -177,6 +177,9 @@ Json CrossoverJson(const Crossover& crossover) {
 }
 
 std::string Times(double ratio, const char* better, const char* worse) {
+  if (ratio > 0.95 && ratio < 1.05) {
+    return "the same";
+  }
   return ratio >= 1 ? absl::StrFormat("%.1fx %s", ratio, better)
                     : absl::StrFormat("%.1fx %s", Over(1, ratio), worse);
 }
