@@ -27,12 +27,16 @@ PrefixHash RootHash(const HashScope& scope) {
 }
 
 PrefixHash NextHash(const PrefixHash& previous, std::span<const TokenId, kBlockTokens> block) {
-  ByteWriter writer;
-  writer.PutBytes({reinterpret_cast<const char*>(previous.bytes.data()), previous.bytes.size()});
+  // Of a fixed size, so no buffer that grows: this runs for every block of every prompt.
+  std::array<char, sizeof(previous.bytes) + 4 * kBlockTokens> message;
+  std::copy_n(previous.bytes.begin(), previous.bytes.size(), message.begin());
+  char* next = message.data() + previous.bytes.size();
   for (const TokenId token : block) {
-    writer.Put(token.value());
+    for (int shift = 0; shift < 32; shift += 8) {
+      *next++ = static_cast<char>(token.value() >> shift & 0xff);
+    }
   }
-  return FirstHalf(Sha256Of(writer.bytes()));
+  return FirstHalf(Sha256Of({message.data(), message.size()}));
 }
 
 std::vector<PrefixHash> HashBlocks(const PrefixHash& root, std::span<const TokenId> tokens) {
