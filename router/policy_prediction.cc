@@ -134,50 +134,59 @@ double RoutePrediction::PaceSeconds(const RouteCandidate& decode) const {
 
 RouteOption RoutePrediction::Whole(std::size_t decode, v1::RouteReason reason) const {
   const RouteCandidate& worker = candidates_.decode[decode];
-  RouteOption option{.decode = decode, .reason = reason};
-  option.time = worker.costs->PredictColocated(PromptOn(worker), worker.load);
-  option.cost = option.time.first_token_seconds() + kStallWeight * option.time.stall_seconds +
-                PaceSeconds(worker);
-  return option;
+  const FirstTokenTime time = worker.costs->PredictColocated(PromptOn(worker), worker.load);
+  return {.decode = decode,
+          .reason = reason,
+          .first_token_seconds = time.first_token_seconds(),
+          .cost = time.first_token_seconds() + kStallWeight * time.stall_seconds};
 }
 
 RouteOption RoutePrediction::Split(std::size_t decode, std::size_t prefill) const {
   const RouteCandidate& computing = candidates_.prefill[prefill];
   const RouteCandidate& receiving = candidates_.decode[decode];
   const Prefill& predicted = prefill_[prefill];
-  RouteOption option{.decode = decode, .prefill = prefill};
-  option.reason = request_.path == v1::PATH_DISAGGREGATED ? v1::ROUTE_REASON_REQUESTED
-                                                          : v1::ROUTE_REASON_PREFILL_QUICKER;
-  option.time = predicted.time;
-  option.time.exposed_seconds = computing.costs->ExposedTransferSeconds(
+  const double exposed = computing.costs->ExposedTransferSeconds(
       TransportOf(computing), PromptOn(receiving).uncached(), predicted.time.prefill_seconds,
       predicted.chunks);
   // Its first tokens share their steps with prompts that the decode worker computes itself.
-  const double beside = std::min(
-      receiving.costs->PrefillSeconds(receiving.load.queued_prefill_tokens),
-      kPacedTokens * receiving.costs->PrefillSeconds(receiving.costs->rates().max_batch_tokens));
-  option.cost = option.time.decoding_seconds() + kStallWeight * option.time.stall_seconds +
-                PaceSeconds(receiving) + beside;
-  return option;
+  double beside = 0;
+  if (receiving.load.queued_prefill_tokens > 0) {
+    const CostModel& costs = *receiving.costs;
+    beside = std::min(costs.PrefillSeconds(receiving.load.queued_prefill_tokens),
+                      kPacedTokens * costs.PrefillSeconds(costs.rates().max_batch_tokens));
+  }
+  const double first_token = predicted.time.first_token_seconds();
+  return {.decode = decode,
+          .prefill = prefill,
+          .reason = request_.path == v1::PATH_DISAGGREGATED ? v1::ROUTE_REASON_REQUESTED
+                                                            : v1::ROUTE_REASON_PREFILL_QUICKER,
+          .first_token_seconds = first_token,
+          .cost = first_token + exposed + kStallWeight * predicted.time.stall_seconds + beside};
 }
 
 std::optional<RouteOption> RoutePrediction::BestBy(std::size_t decode) const {
   const RouteCandidate& worker = candidates_.decode[decode];
+  std::optional<RouteOption> best;
   if (const auto reason = ReasonToColocate(request_, worker, options_); reason.has_value()) {
-    return Whole(decode, *reason);
+    best = Whole(decode, *reason);
+  } else {
+    const std::optional<std::size_t> prefill = BestPrefillFor(worker);
+    if (prefill.has_value()) {
+      best = Split(decode, *prefill);
+    } else if (request_.path == v1::PATH_DISAGGREGATED) {
+      return std::nullopt;
+    }
+    if (request_.path == v1::PATH_UNSPECIFIED) {
+      RouteOption whole = Whole(decode, prefill.has_value() ? v1::ROUTE_REASON_DECODE_QUICKER
+                                                            : v1::ROUTE_REASON_NO_PREFILL_WORKER);
+      whole.cost += (kWholePromptFactor - 1) * whole.first_token_seconds + kWholePromptSeconds;
+      if (!best.has_value() || whole.cost < best->cost) {
+        best = whole;
+      }
+    }
   }
-  const std::optional<std::size_t> prefill = BestPrefillFor(worker);
-  if (request_.path == v1::PATH_DISAGGREGATED) {
-    return prefill.has_value() ? std::optional(Split(decode, *prefill)) : std::nullopt;
-  }
-  RouteOption whole = Whole(decode, prefill.has_value() ? v1::ROUTE_REASON_DECODE_QUICKER
-                                                        : v1::ROUTE_REASON_NO_PREFILL_WORKER);
-  whole.cost += (kWholePromptFactor - 1) * whole.time.first_token_seconds() + kWholePromptSeconds;
-  if (!prefill.has_value()) {
-    return whole;
-  }
-  RouteOption split = Split(decode, *prefill);
-  return whole.cost < split.cost ? whole : split;
+  best->cost += PaceSeconds(worker);
+  return best;
 }
 
 RouteDecision RoutePrediction::Decide(const RouteOption& option) const {
@@ -185,7 +194,7 @@ RouteDecision RoutePrediction::Decide(const RouteOption& option) const {
   RouteDecision decision{.decode = decode.worker,
                          .reason = option.reason,
                          .cached_tokens = decode.cached_tokens,
-                         .first_token_seconds = option.time.first_token_seconds()};
+                         .first_token_seconds = option.first_token_seconds};
   if (!option.prefill.has_value()) {
     return decision;
   }

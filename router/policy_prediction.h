@@ -37,7 +37,7 @@ struct RouteOption {
   std::size_t decode = 0;              // index into candidates
   std::optional<std::size_t> prefill;  // absent: whole on the decode worker
   v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;
-  FirstTokenTime time;
+  double first_token_seconds = 0;
   double cost = 0;  // seconds
 };
 
@@ -70,6 +70,7 @@ class RoutePrediction {
   void PredictPrefill(std::size_t index);
   std::size_t ChooseAmong(std::uint32_t layout) const;
   std::optional<std::size_t> BestPrefillFor(const RouteCandidate& decode) const;
+  // Both without the pace.
   RouteOption Whole(std::size_t decode, v1::RouteReason reason) const;
   RouteOption Split(std::size_t decode, std::size_t prefill) const;
   double PaceSeconds(const RouteCandidate& decode) const;

@@ -53,31 +53,6 @@ bool PrefillFit::AnyFits(const RouteCandidate& decode) const {
                      [&](const RouteCandidate& prefill) { return Fits(decode, prefill); });
 }
 
-std::size_t UncachedTokens(const RouteRequest& request, const RouteCandidate& worker) {
-  return request.prompt_tokens > worker.cached_tokens
-             ? request.prompt_tokens - worker.cached_tokens
-             : std::min<std::size_t>(request.prompt_tokens, 1);
-}
-
-std::optional<v1::RouteReason> ReasonToColocate(const RouteRequest& request,
-                                                const RouteCandidate& decode,
-                                                const RouteOptions& options) {
-  if (request.path != v1::PATH_UNSPECIFIED) {
-    return request.path == v1::PATH_COLOCATED ? std::optional(v1::ROUTE_REASON_REQUESTED)
-                                              : std::nullopt;
-  }
-  if (request.prompt_tokens < options.colocate_below_tokens) {
-    return v1::ROUTE_REASON_SHORT_PROMPT;
-  }
-  return UncachedTokens(request, decode) < options.colocate_below_tokens
-             ? std::optional(v1::ROUTE_REASON_PREFIX_CACHED)
-             : std::nullopt;
-}
-
-double RequestsOf(const RouteCandidate& worker) {
-  return std::max(double{1} * worker.in_flight, worker.load.running_sequences);
-}
-
 double MostRequests(const std::vector<RouteCandidate>& decode, double always) {
   double requests = 1;
   for (const RouteCandidate& worker : decode) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -39,16 +40,33 @@ class PrefillFit {
 
 // What is left of the prompt for a worker to compute. At least 1: of a prompt that is wholly cached
 // the last token is computed again.
-std::size_t UncachedTokens(const RouteRequest& request, const RouteCandidate& worker);
+inline std::size_t UncachedTokens(const RouteRequest& request, const RouteCandidate& worker) {
+  return request.prompt_tokens > worker.cached_tokens
+             ? request.prompt_tokens - worker.cached_tokens
+             : std::min<std::size_t>(request.prompt_tokens, 1);
+}
 
 // The reason to serve the prompt whole on this worker that no load and no rate changes: REQUESTED,
 // SHORT_PROMPT or PREFIX_CACHED. nullopt: it may be split.
-std::optional<v1::RouteReason> ReasonToColocate(const RouteRequest& request,
-                                                const RouteCandidate& decode,
-                                                const RouteOptions& options);
+inline std::optional<v1::RouteReason> ReasonToColocate(const RouteRequest& request,
+                                                       const RouteCandidate& decode,
+                                                       const RouteOptions& options) {
+  if (request.path != v1::PATH_UNSPECIFIED) {
+    return request.path == v1::PATH_COLOCATED ? std::optional(v1::ROUTE_REASON_REQUESTED)
+                                              : std::nullopt;
+  }
+  if (request.prompt_tokens < options.colocate_below_tokens) {
+    return v1::ROUTE_REASON_SHORT_PROMPT;
+  }
+  return UncachedTokens(request, decode) < options.colocate_below_tokens
+             ? std::optional(v1::ROUTE_REASON_PREFIX_CACHED)
+             : std::nullopt;
+}
 
 // Requests that the worker has now: of all routers, or of this one where it reports none.
-double RequestsOf(const RouteCandidate& worker);
+inline double RequestsOf(const RouteCandidate& worker) {
+  return std::max(double{1} * worker.in_flight, worker.load.running_sequences);
+}
 
 // With how many requests a decode worker is far busier than the others: `kBusyFactor` times the
 // mean of all, this request included; but never fewer than `always`, or an idle fleet would send

@@ -67,7 +67,6 @@ class PrefixIndex::Table {
   Segment* SegmentOf(std::uint64_t place) const {
     return directory_[DirectoryIndex(place)].load(std::memory_order_acquire);
   }
-  Segment* NewSegment();  // nullptr when there is no room
   // False when there is no room. `place` is one of the segment's.
   bool Split(Segment& segment, std::uint64_t place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(segment.mutex);
   // False when the segment has to be split first.
@@ -75,16 +74,20 @@ class PrefixIndex::Table {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(segment.mutex);
   // Stores what became of the set of an entry that is there.
   void Replace(const Segment::Entry& entry, WorkerSets::Word word);
-  // Adds to `common` which of the first 32 * `words` workers of `wanted` hold the block.
-  void Intersect(const Key& key,
-                 const WorkerBits& wanted,
-                 std::size_t words,
-                 WorkerBits& common) const;
-  bool IntersectEntry(const Segment::Entry& entry,
-                      const Key& key,
-                      const WorkerBits& wanted,
-                      std::size_t words,
-                      WorkerBits& common) const;
+  // Makes `common` those of the first 32 * `words` workers of `wanted` that hold the block, and
+  // returns its word; 0: nobody does. When the word is that of the one or two workers that is
+  // `known`, `common` is left as it is.
+  WorkerSets::Word Intersect(const Key& key,
+                             const WorkerBits& wanted,
+                             std::size_t words,
+                             WorkerSets::Word known,
+                             WorkerBits& common) const;
+  WorkerSets::Word IntersectEntry(const Segment::Entry& entry,
+                                  const Key& key,
+                                  const WorkerBits& wanted,
+                                  std::size_t words,
+                                  WorkerSets::Word known,
+                                  WorkerBits& common) const;
   bool TakeEntry(WorkerSlot worker);
   void GiveEntries(WorkerSlot worker, std::uint32_t count);
 
@@ -93,8 +96,7 @@ class PrefixIndex::Table {
   MemoryRoom room_;
   WorkerSets sets_;
   std::vector<std::atomic<Segment*>> directory_;
-  absl::Mutex segments_mutex_;
-  std::vector<std::unique_ptr<Segment>> segments_ ABSL_GUARDED_BY(segments_mutex_);
+  PrefixSegments segments_;
   std::atomic<std::size_t> entries_{0};
   std::atomic<std::size_t> blocks_{0};
   std::atomic<std::uint64_t> left_out_{0};
@@ -108,26 +110,18 @@ PrefixIndex::Table::Table(const Options& options)
       room_(kBytesPerEntry * options.most_entries + 8 * sizeof(Segment) + sizeof(Table) +
             (sizeof(directory_[0]) << depth_)),
       sets_(room_),
-      directory_(std::size_t{1} << depth_) {
+      directory_(std::size_t{1} << depth_),
+      segments_(room_) {
   room_.Take(sizeof(Table) + directory_.size() * sizeof(directory_[0]));
-  Segment* first = NewSegment();
+  Segment* first = segments_.New();
   BATON_CHECK(first != nullptr);
   for (std::atomic<Segment*>& entry : directory_) {
     entry.store(first, std::memory_order_release);
   }
 }
 
-Segment* PrefixIndex::Table::NewSegment() {
-  if (!room_.Take(sizeof(Segment))) {
-    return nullptr;
-  }
-  absl::MutexLock lock(&segments_mutex_);
-  segments_.push_back(std::make_unique<Segment>());
-  return segments_.back().get();
-}
-
 bool PrefixIndex::Table::Split(Segment& segment, std::uint64_t place) {
-  Segment* upper = segment.depth < depth_ ? NewSegment() : nullptr;
+  Segment* upper = segment.depth < depth_ ? segments_.New() : nullptr;
   if (upper == nullptr) {
     return false;
   }
@@ -282,45 +276,55 @@ void PrefixIndex::Table::Clear(std::span<const WorkerSlot> workers) {
   }
 }
 
-bool PrefixIndex::Table::IntersectEntry(const Segment::Entry& entry,
-                                        const Key& key,
-                                        const WorkerBits& wanted,
-                                        std::size_t words,
-                                        WorkerBits& common) const {
+WorkerSets::Word PrefixIndex::Table::IntersectEntry(const Segment::Entry& entry,
+                                                    const Key& key,
+                                                    const WorkerBits& wanted,
+                                                    std::size_t words,
+                                                    WorkerSets::Word known,
+                                                    WorkerBits& common) const {
+  // Again when another thread has changed the entry, or a neighbour, in the meantime.
   while (true) {
     const std::uint32_t version = entry.bucket->version.load(std::memory_order_acquire);
     const WorkerSets::Word word = entry.word().load(std::memory_order_acquire);
     if (word == 0 || !entry.bucket->Holds(entry.index, key)) {
-      return false;
+      return 0;
     }
-    const auto still = [&] { return entry.word().load(std::memory_order_acquire) == word; };
-    if (sets_.Intersect(word, wanted, words, common, still) &&
-        entry.bucket->version.load(std::memory_order_acquire) == version) {
-      return true;
+    bool sound = word == known && !WorkerSets::IsStored(word);
+    if (!sound) {
+      std::fill_n(common.words.begin(), words, 0);
+      sound = sets_.Intersect(word, wanted, words, common,
+                              [&] { return entry.word().load(std::memory_order_acquire) == word; });
     }
-    // Another thread has changed the entry, or a neighbour, in the meantime.
-    std::fill_n(common.words.begin(), words, 0);
+    if (sound && entry.bucket->version.load(std::memory_order_acquire) == version) {
+      return word;
+    }
   }
 }
 
-void PrefixIndex::Table::Intersect(const Key& key,
-                                   const WorkerBits& wanted,
-                                   std::size_t words,
-                                   WorkerBits& common) const {
+WorkerSets::Word PrefixIndex::Table::Intersect(const Key& key,
+                                               const WorkerBits& wanted,
+                                               std::size_t words,
+                                               WorkerSets::Word known,
+                                               WorkerBits& common) const {
   const std::uint64_t place = key.Place();
   while (true) {
     Segment* segment = SegmentOf(place);
     for (std::size_t probe = 0; probe < Segment::kWindow; ++probe) {
       Bucket& bucket = segment->At(place, probe);
       for (std::size_t i = 0; i < Bucket::kEntries; ++i) {
-        if (bucket.key_low[i].load(std::memory_order_acquire) == key.low &&
-            IntersectEntry({&bucket, i}, key, wanted, words, common)) {
-          return;
+        if (bucket.key_low[i].load(std::memory_order_acquire) != key.low) {
+          continue;
+        }
+        const WorkerSets::Word word =
+            IntersectEntry({&bucket, i}, key, wanted, words, known, common);
+        if (word != 0) {
+          return word;
         }
       }
     }
     if (SegmentOf(place) == segment) {
-      return;
+      std::fill_n(common.words.begin(), words, 0);
+      return 0;
     }
   }
 }
@@ -333,6 +337,7 @@ void PrefixIndex::Table::Match(std::span<const PrefixHash> hashes, PrefixMatches
     Prefetch(Key::Of(hashes[i]));
   }
   WorkerBits holders;  // of every block so far
+  WorkerBits common;
   std::fill_n(holders.words.begin(), words, ~std::uint32_t{0});
   const auto end_at = [&](std::size_t word, std::uint32_t bits, std::size_t blocks) {
     for (; bits != 0; bits &= bits - 1) {
@@ -342,26 +347,34 @@ void PrefixIndex::Table::Match(std::span<const PrefixHash> hashes, PrefixMatches
       }
     }
   };
+  WorkerSets::Word last = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     if (i + kAhead < hashes.size()) {
       Prefetch(Key::Of(hashes[i + kAhead]));
     }
-    WorkerBits common;
-    Intersect(Key::Of(hashes[i]), holders, words, common);
-    bool any = false;
-    for (std::size_t word = 0; word < words; ++word) {
-      if (i > 0) {
-        end_at(word, holders.words[word] & ~common.words[word], i);
-      }
-      holders.words[word] = common.words[word];
-      any = any || common.words[word] != 0;
+    const WorkerSets::Word word = Intersect(Key::Of(hashes[i]), holders, words, last, common);
+    if (word != 0 && word == last && !WorkerSets::IsStored(word)) {
+      continue;  // the same one or two workers as before, so nobody drops out
     }
-    if (!any) {
+    last = word;
+    std::uint32_t any = 0;
+    std::uint32_t changes = 0;
+    for (std::size_t w = 0; w < words; ++w) {
+      any |= common.words[w];
+      changes |= holders.words[w] ^ common.words[w];
+    }
+    if (changes != 0 && i > 0) {
+      for (std::size_t w = 0; w < words; ++w) {
+        end_at(w, holders.words[w] & ~common.words[w], i);
+      }
+    }
+    if (any == 0) {
       return;
     }
+    std::copy_n(common.words.begin(), words, holders.words.begin());
   }
-  for (std::size_t word = 0; word < words; ++word) {
-    end_at(word, hashes.empty() ? 0 : holders.words[word], hashes.size());
+  for (std::size_t w = 0; w < words; ++w) {
+    end_at(w, hashes.empty() ? 0 : holders.words[w], hashes.size());
   }
 }
 

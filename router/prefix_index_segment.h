@@ -6,10 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/block_hash.h"
+#include "router/prefix_index_sets.h"
 
 namespace baton {
 
@@ -68,7 +71,7 @@ static_assert(sizeof(PrefixBucket) == 64);
 // moves inside a segment.
 struct PrefixSegment {
   static constexpr std::size_t kBuckets = 1024;
-  static constexpr std::size_t kWindow = 8;  // buckets
+  static constexpr std::size_t kWindow = 16;  // buckets
 
   struct Entry {
     PrefixBucket* bucket = nullptr;
@@ -121,6 +124,33 @@ struct PrefixSegment {
     }
     return {};
   }
+};
+
+// Owns segments, and gives none back before its own end. The first ones come one by one; later ones
+// lie 31 together on a huge page where the machine has them, since small pages would cost a look-up
+// in a large table more than the rest of it.
+//
+// Thread-safe.
+class PrefixSegments {
+ public:
+  explicit PrefixSegments(MemoryRoom& room) : room_(room) {}
+  ~PrefixSegments();
+  PrefixSegments(const PrefixSegments&) = delete;
+  PrefixSegments& operator=(const PrefixSegments&) = delete;
+
+  PrefixSegment* New();  // nullptr when there is no room
+
+ private:
+  struct FreeMemory {
+    void operator()(void* memory) const;
+  };
+  using Slab = std::unique_ptr<void, FreeMemory>;
+
+  MemoryRoom& room_;  // outlives this
+  absl::Mutex mutex_;
+  std::vector<Slab> slabs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PrefixSegment*> segments_ ABSL_GUARDED_BY(mutex_);  // in the slabs
+  std::size_t vacant_ ABSL_GUARDED_BY(mutex_) = 0;  // places left behind the last segment
 };
 
 }  // namespace baton

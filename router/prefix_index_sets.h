@@ -60,6 +60,9 @@ class WorkerSets {
 
   explicit WorkerSets(MemoryRoom& room);
 
+  // False: the word itself says who it is, and equal words say the same.
+  static bool IsStored(Word word) { return word >> 30 == 3; }
+
   bool Has(Word word, WorkerSlot worker) const;
   // Both give the word to store in the place of `word`. When it is another one, Release the old one
   // after that. nullopt, and no change, when there is no room. REQUIRES: it is not there.
@@ -96,7 +99,6 @@ class WorkerSets {
   static constexpr Word kSlotMask = kMostWorkers - 1;
   static_assert(kMostWorkers == 1 << 12);
 
-  static bool IsStored(Word word) { return (word & kStored) == kStored; }
   static Kind KindOf(Word word) { return static_cast<Kind>(word >> 28 & 3); }
   // Units of a node; and its words after the first, the generation, that hold the set.
   static std::uint32_t UnitsOf(Kind kind);

@@ -513,9 +513,11 @@ TEST(PrefixPolicy, PredictsWhatTheCostModelPredicts) {
   const FirstTokenTime expected = PredictDisaggregated(
       {Usual(), candidates.prefill[0].load, kNetwork}, {.tokens = 1000, .cached_tokens = 128},
       {.tokens = 1000, .cached_tokens = 64});
-  EXPECT_DOUBLE_EQ(way->time.first_token_seconds(), expected.first_token_seconds());
-  EXPECT_DOUBLE_EQ(way->time.exposed_seconds, expected.exposed_seconds);
-  EXPECT_DOUBLE_EQ(way->time.stall_seconds, expected.stall_seconds);
+  EXPECT_DOUBLE_EQ(way->first_token_seconds, expected.first_token_seconds());
+  EXPECT_DOUBLE_EQ(way->cost, expected.decoding_seconds() + kStallWeight * expected.stall_seconds +
+                                  kPacedTokens * 0.011);
+  EXPECT_GT(expected.exposed_seconds, 0);
+  EXPECT_GT(expected.stall_seconds, 0);
   EXPECT_DOUBLE_EQ(ChooseBy(RoutePolicyKind::kPrefix, request, candidates).first_token_seconds,
                    expected.first_token_seconds());
 }
