@@ -65,6 +65,15 @@ std::optional<std::string> ViolatedField(const absl::Status& status) {
   return detail.field_violations(0).field();
 }
 
+std::string ReasonOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(TypeUrl<google::rpc::ErrorInfo>());
+  google::rpc::ErrorInfo detail;
+  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) {
+    return "";
+  }
+  return detail.reason();
+}
+
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) {
     return grpc::Status::OK;

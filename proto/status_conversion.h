@@ -33,6 +33,9 @@ absl::Status WithRetryAfter(absl::Status status, std::chrono::milliseconds delay
 // The field of the first violation; nullopt when there is no BadRequest.
 std::optional<std::string> ViolatedField(const absl::Status& status);
 
+// The reason of its ErrorInfo; empty without one.
+std::string ReasonOf(const absl::Status& status);
+
 // The RPC edge: code and message as they are, payloads as google.rpc.Status in the details, and
 // back.
 grpc::Status ToGrpcStatus(const absl::Status& status);

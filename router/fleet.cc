@@ -1,80 +1,72 @@
 #include "router/fleet.h"
 
 #include <algorithm>
+#include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/kv_layout.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "proto/identity_conversion.h"
+#include "router/fleet_worker.h"
+#include "router/worker_channel.h"
+#include "router/worker_costs.h"
 
 namespace baton {
+namespace {
 
-LoadMark::LoadMark(std::shared_ptr<WorkerCounts> load) : load_(std::move(load)) {
-  load_->in_flight.fetch_add(1, std::memory_order_relaxed);
-  load_->dispatched.fetch_add(1, std::memory_order_relaxed);
+std::uint64_t IdentityOf(const std::string& address) {
+  std::uint64_t identity = 0;
+  std::memcpy(&identity, Sha256Of(address).data(), sizeof(identity));
+  return identity;
 }
 
-LoadMark::~LoadMark() {
-  if (load_ != nullptr) {
-    load_->in_flight.fetch_sub(1, std::memory_order_relaxed);
-  }
-}
+}  // namespace
 
-LoadMark& LoadMark::operator=(LoadMark&& other) noexcept {
-  std::swap(load_, other.load_);
-  return *this;
-}
-
-// All but the first five are guarded by the fleet's mutex.
-struct Fleet::Worker {
-  v1::Role role = v1::ROLE_UNSPECIFIED;
-  std::size_t number = 0;
-  std::string address;
-  std::unique_ptr<WorkerClient> client;
-  std::shared_ptr<WorkerCounts> load = std::make_shared<WorkerCounts>();
-
-  bool polling = false;
-  bool asked = false;  // a first poll has ended, one way or the other
-  TimePoint next_poll;
-  bool alive = false;
-  TimePoint last_answer;
-  std::string problem = "has not answered yet";
-  v1::WorkerDescription description;  // the last one received
-  Digest layout{};
-
-  bool usable() const { return alive && problem.empty(); }
-};
-
-absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Create(FleetOptions options) {
-  auto fleet = std::unique_ptr<Fleet>(new Fleet(std::move(options)));
-  const auto add = [&fleet](v1::Role role, const std::vector<std::string>& addresses,
-                            std::vector<std::unique_ptr<Worker>>& workers) -> absl::Status {
-    for (const std::string& address : addresses) {
-      auto worker = std::make_unique<Worker>();
-      worker->role = role;
-      worker->number = workers.size();
-      worker->address = address;
-      ASSIGN_OR_RETURN(worker->client, WorkerClient::Create(address, fleet->options_.tls));
-      workers.push_back(std::move(worker));
-    }
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(add(v1::ROLE_DECODE, fleet->options_.decode, fleet->decode_));
-  RETURN_IF_ERROR(add(v1::ROLE_PREFILL, fleet->options_.prefill, fleet->prefill_));
+absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Create(FleetOptions options, PrefixIndex& index) {
+  auto fleet = std::unique_ptr<Fleet>(new Fleet(std::move(options), index));
+  RETURN_IF_ERROR(fleet->AddListed(v1::ROLE_DECODE, fleet->options_.decode));
+  RETURN_IF_ERROR(fleet->AddListed(v1::ROLE_PREFILL, fleet->options_.prefill));
   return fleet;
 }
 
-Fleet::Fleet(FleetOptions options) : options_(std::move(options)) {}
+Fleet::Fleet(FleetOptions options, PrefixIndex& index)
+    : options_(std::move(options)), index_(index), view_(std::make_shared<FleetView>()) {}
 
 Fleet::~Fleet() {
   Stop();
   absl::MutexLock lock(&mutex_);
-  const auto idle = [this]()
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return polls_under_way_ == 0; };
-  mutex_.Await(absl::Condition(&idle));
+  const auto closed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return feeds_.empty(); };
+  mutex_.Await(absl::Condition(&closed));
+}
+
+absl::Status Fleet::AddListed(v1::Role role, const std::vector<std::string>& addresses) {
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& address : addresses) {
+    RETURN_IF_ERROR(AddWorker(role, address, /*listed=*/true).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FleetWorker*> Fleet::AddWorker(v1::Role role,
+                                              const std::string& address,
+                                              bool listed) {
+  auto place = std::find(workers_.begin(), workers_.end(), nullptr);
+  if (place == workers_.end()) {
+    if (workers_.size() >= kMostWorkers) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("this router has ", kMostWorkers, " workers already"));
+    }
+    place = workers_.emplace(workers_.end());
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                   MakeWorkerChannel(address, options_.tls));
+  const WorkerSlot slot(static_cast<std::uint32_t>(place - workers_.begin()));
+  *place = std::make_unique<FleetWorker>(slot, role, address, listed, index_);
+  (*place)->channel = std::move(channel);
+  (*place)->arrival = next_arrival_++;
+  return place->get();
 }
 
 void Fleet::Start(std::function<void(bool)> can_serve) {
@@ -83,19 +75,28 @@ void Fleet::Start(std::function<void(bool)> can_serve) {
 }
 
 void Fleet::Stop() {
+  std::vector<std::shared_ptr<WatchCall>> watches;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+      if (worker != nullptr && worker->watch != nullptr) {
+        watches.push_back(worker->watch);
+      }
+    }
   }
   if (thread_.joinable()) {
     thread_.join();
+  }
+  for (const std::shared_ptr<WatchCall>& watch : watches) {
+    watch->Cancel();
   }
 }
 
 void Fleet::Run() {
   std::optional<bool> told;
   while (true) {
-    std::vector<Worker*> due;
+    std::vector<std::shared_ptr<WatchCall>> due;
     bool can_serve = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -105,6 +106,8 @@ void Fleet::Run() {
       }
       news_ = false;
       UpdateLiveness(now);
+      ForgetGone(now);
+      MakeView();
       can_serve = CanServe();
       due = TakeDue(now);
     }
@@ -112,201 +115,155 @@ void Fleet::Run() {
       told = can_serve;
       can_serve_changed_(can_serve);
     }
-    for (Worker* worker : due) {
-      worker->client->Describe(options_.dead_after,
-                               [this, worker](absl::StatusOr<v1::WorkerDescription> answer) {
-                                 OnAnswer(*worker, std::move(answer));
-                               });
+    for (const std::shared_ptr<WatchCall>& watch : due) {
+      watch->Begin();
     }
     absl::MutexLock lock(&mutex_);
     const auto awake = [this]()
                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return news_ || stopping_; };
-    const Duration wait = NextEvent() - Clock::System().Now();
-    mutex_.AwaitWithTimeout(absl::Condition(&awake), absl::FromChrono(wait));
+    const TimePoint now = Clock::System().Now();
+    mutex_.AwaitWithTimeout(absl::Condition(&awake), absl::FromChrono(NextEvent(now) - now));
   }
 }
 
-std::vector<Fleet::Worker*> Fleet::TakeDue(TimePoint now) {
-  std::vector<Worker*> due;
-  for (const auto* workers : {&decode_, &prefill_}) {
-    for (const std::unique_ptr<Worker>& worker : *workers) {
-      if (!worker->polling && worker->next_poll <= now) {
-        worker->polling = true;
-        worker->next_poll = now + options_.poll_interval;
-        ++polls_under_way_;
-        due.push_back(worker.get());
-      }
+std::vector<std::shared_ptr<WatchCall>> Fleet::TakeDue(TimePoint now) {
+  std::vector<std::shared_ptr<WatchCall>> due;
+  for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+    if (worker != nullptr && worker->listed && worker->watch == nullptr &&
+        worker->next_watch <= now) {
+      worker->watch = std::make_shared<WatchCall>(*this, worker->slot, worker->channel);
+      worker->watch_begun = now;
+      due.push_back(worker->watch);
     }
   }
   return due;
 }
 
-// When a poll is due or an answer has grown too old, whichever comes first.
-TimePoint Fleet::NextEvent() const {
-  TimePoint next = Clock::System().Now() + options_.poll_interval;
-  for (const auto* workers : {&decode_, &prefill_}) {
-    for (const std::unique_ptr<Worker>& worker : *workers) {
-      if (!worker->polling) {
-        next = std::min(next, worker->next_poll);
-      }
-      if (worker->alive) {
-        next = std::min(next, worker->last_answer + options_.dead_after);
-      }
+// When a watch is due, or a report or a word about a worker has grown too old, whichever is first.
+TimePoint Fleet::NextEvent(TimePoint now) const {
+  TimePoint next = now + options_.dead_after;
+  for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+    if (worker == nullptr) {
+      continue;
+    }
+    if (worker->listed && worker->watch == nullptr) {
+      next = std::min(next, worker->next_watch);
+    }
+    if (worker->alive) {
+      next = std::min(next, worker->last_report + options_.dead_after);
+    }
+    if (!worker->asked && worker->watch != nullptr) {
+      next = std::min(next, worker->watch_begun + options_.dead_after);
     }
   }
   return next;
 }
 
-void Fleet::OnAnswer(Worker& worker, absl::StatusOr<v1::WorkerDescription> answer) {
-  absl::MutexLock lock(&mutex_);
-  worker.polling = false;
-  worker.asked = true;
-  --polls_under_way_;
-  news_ = true;
-  if (answer.ok()) {
-    worker.last_answer = Clock::System().Now();
-    Accept(worker, *std::move(answer));
-    return;
-  }
-  // A poll that timed out says nothing new: the age of the last answer decides. Anything else means
-  // that there is no worker at the other end of the connection.
-  if (answer.status().code() == absl::StatusCode::kDeadlineExceeded) {
-    return;
-  }
-  if (worker.alive) {
-    LogEvent(LogLevel::kWarn, "fleet.worker_dead",
-             {{"worker", worker.address}, {"why", std::string(answer.status().message())}});
-  }
-  worker.alive = false;
-  worker.problem = absl::StrCat("is not reachable: ", std::string(answer.status().message()));
-}
-
-void Fleet::Accept(Worker& worker, v1::WorkerDescription description) {
-  const std::string& before = worker.description.instance_id();
-  if (!before.empty() && before != description.instance_id()) {
-    LogEvent(LogLevel::kInfo, "fleet.worker_replaced",
-             {{"worker", worker.address},
-              {"before", ToHex(before)},
-              {"now", ToHex(description.instance_id())}});
-  }
-  std::string problem = FindProblem(worker, description);
-  if (!problem.empty() && problem != worker.problem) {
-    LogEvent(LogLevel::kWarn, "fleet.worker_refused",
-             {{"worker", worker.address}, {"why", problem}});
-  } else if (problem.empty() && !worker.usable()) {
-    LogEvent(LogLevel::kInfo, "fleet.worker_alive",
-             {{"worker", worker.address}, {"instance", ToHex(description.instance_id())}});
-  }
-  worker.alive = true;
-  worker.problem = std::move(problem);
-  if (absl::StatusOr<EngineIdentity> identity = FromProto(description.identity()); identity.ok()) {
-    worker.layout = LayoutFingerprint(*identity);
-  }
-  worker.description = std::move(description);
-}
-
-std::string Fleet::FindProblem(const Worker& worker,
-                               const v1::WorkerDescription& description) const {
-  if (description.role() != worker.role) {
-    return absl::StrCat("is listed as ", v1::Role_Name(worker.role), ", but says it is ",
-                        v1::Role_Name(description.role()));
-  }
-  if (!InstanceId::FromBytes(description.instance_id()).has_value()) {
-    return "has no instance id of 16 bytes";
-  }
-  const absl::StatusOr<EngineIdentity> theirs = FromProto(description.identity());
-  if (!theirs.ok()) {
-    return absl::StrCat("has no valid identity: ", std::string(theirs.status().message()));
-  }
-  // The router has no engine: of an identity it knows the model and the tokenizer.
-  EngineIdentity ours = *theirs;
-  ours.model_fingerprint = options_.model_fingerprint;
-  ours.tokenizer_fingerprint = options_.tokenizer_fingerprint;
-  if (ours != *theirs) {
-    return absl::StrCat("serves another model than the router: ",
-                        DescribeDifference(ours, *theirs));
-  }
-  return description.draining() ? "is draining" : "";
-}
-
 void Fleet::UpdateLiveness(TimePoint now) {
-  for (const auto* workers : {&decode_, &prefill_}) {
-    for (const std::unique_ptr<Worker>& worker : *workers) {
-      if (worker->alive && now - worker->last_answer >= options_.dead_after) {
-        worker->alive = false;
-        worker->problem = absl::StrCat("has not answered for ", options_.dead_after.count(), " ms");
-        LogEvent(LogLevel::kWarn, "fleet.worker_dead",
-                 {{"worker", worker->address}, {"why", worker->problem}});
-      }
+  for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+    if (worker == nullptr) {
+      continue;
+    }
+    if (worker->alive && now - worker->last_report >= options_.dead_after) {
+      worker->alive = false;
+      worker->problem = absl::StrCat("has not answered for ", options_.dead_after.count(), " ms");
+      view_is_old_ = true;
+      LogEvent(LogLevel::kWarn, "fleet.worker_dead",
+               {{"worker", worker->address}, {"why", worker->problem}});
+    }
+    worker->asked = worker->asked ||
+                    (worker->watch != nullptr && now - worker->watch_begun >= options_.dead_after);
+  }
+}
+
+void Fleet::ForgetGone(TimePoint now) {
+  for (std::unique_ptr<FleetWorker>& worker : workers_) {
+    if (worker != nullptr && !worker->listed && !worker->alive && worker->feeds.empty() &&
+        now - worker->last_report >= options_.forget_after) {
+      LogEvent(LogLevel::kInfo, "fleet.worker_forgotten", {{"worker", worker->address}});
+      view_is_old_ = true;
+      worker.reset();
     }
   }
 }
 
 bool Fleet::CanServe() const {
-  const auto asked = [](const std::unique_ptr<Worker>& worker) { return worker->asked; };
-  const auto usable = [](const std::unique_ptr<Worker>& worker) { return worker->usable(); };
-  return std::all_of(decode_.begin(), decode_.end(), asked) &&
-         std::all_of(prefill_.begin(), prefill_.end(), asked) &&
-         std::any_of(decode_.begin(), decode_.end(), usable);
+  bool usable = false;
+  for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+    if (worker == nullptr) {
+      continue;
+    }
+    if (worker->listed && !worker->asked) {
+      return false;
+    }
+    usable = usable || (worker->role == v1::ROLE_DECODE && worker->usable());
+  }
+  return usable;
 }
 
-FleetView Fleet::View() const {
-  absl::MutexLock lock(&mutex_);
-  const TimePoint now = Clock::System().Now();
-  const auto collect = [&](const std::vector<std::unique_ptr<Worker>>& workers) {
-    std::vector<WorkerView> views;
-    for (const std::unique_ptr<Worker>& worker : workers) {
-      if (!worker->usable() || now - worker->last_answer >= options_.dead_after) {
-        continue;
-      }
-      views.push_back({.number = worker->number,
-                       .address = worker->address,
-                       .instance = *InstanceId::FromBytes(worker->description.instance_id()),
-                       .layout = worker->layout,
-                       .in_flight = worker->load->in_flight.load(std::memory_order_relaxed),
-                       .dispatched = worker->load->dispatched.load(std::memory_order_relaxed)});
+void Fleet::MakeView() {
+  if (!std::exchange(view_is_old_, false)) {
+    return;
+  }
+  auto view = std::make_shared<FleetView>();
+  view->by_slot.resize(workers_.size());
+  for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+    if (worker == nullptr || !worker->usable()) {
+      continue;
     }
-    return views;
-  };
-  return {.decode = collect(decode_), .prefill = collect(prefill_)};
+    const v1::WorkerDescription& description = worker->description;
+    auto usable = std::make_shared<const UsableWorker>(
+        UsableWorker{.slot = worker->slot,
+                     .address = worker->address,
+                     .identity = IdentityOf(worker->address),
+                     .instance = *InstanceId::FromBytes(description.instance_id()),
+                     .zone = description.zone(),
+                     .layout = worker->layout,
+                     .max_sequences = description.max_sequences(),
+                     .channel = worker->channel,
+                     .counts = worker->counts,
+                     .costs = NominalCosts()});
+    view->by_slot[worker->slot.value()] = usable;
+    (worker->role == v1::ROLE_DECODE ? view->decode : view->prefill).push_back(std::move(usable));
+  }
+  view_ = std::move(view);
+}
+
+std::shared_ptr<const FleetView> Fleet::View() {
+  absl::MutexLock lock(&mutex_);
+  MakeView();
+  return view_;
 }
 
 std::vector<v1::WorkerStatus> Fleet::Status() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<v1::WorkerStatus> all;
-  for (const auto* workers : {&decode_, &prefill_}) {
-    for (const std::unique_ptr<Worker>& worker : *workers) {
-      v1::WorkerStatus status;
-      status.set_address(worker->address);
-      status.set_alive(worker->alive);
-      status.set_problem(worker->problem);
-      *status.mutable_description() = worker->description;
-      // Before the first answer the list is all that is known of it.
-      if (status.description().role() == v1::ROLE_UNSPECIFIED) {
-        status.mutable_description()->set_role(worker->role);
-      }
-      all.push_back(std::move(status));
+  std::vector<const FleetWorker*> shown;
+  for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+    if (worker != nullptr) {
+      shown.push_back(worker.get());
     }
+  }
+  std::sort(shown.begin(), shown.end(), [](const FleetWorker* a, const FleetWorker* b) {
+    const bool a_later = a->role != v1::ROLE_DECODE;
+    const bool b_later = b->role != v1::ROLE_DECODE;
+    return std::tie(a_later, a->arrival) < std::tie(b_later, b->arrival);
+  });
+  std::vector<v1::WorkerStatus> all;
+  for (const FleetWorker* worker : shown) {
+    v1::WorkerStatus& status = all.emplace_back();
+    status.set_address(worker->address);
+    status.set_alive(worker->alive);
+    status.set_problem(worker->problem);
+    *status.mutable_description() = worker->description;
+    // Before the first report the list is all that is known of it.
+    status.mutable_description()->set_role(worker->role);
   }
   return all;
 }
 
-WorkerClient& Fleet::decode_client(std::size_t number) const {
-  return *decode_[number]->client;
-}
-
-LoadMark Fleet::MarkDecode(std::size_t number) const {
-  return LoadMark(decode_[number]->load);
-}
-
-LoadMark Fleet::MarkPrefill(std::size_t number) const {
-  return LoadMark(prefill_[number]->load);
-}
-
-void Fleet::PollDecodeSoon(std::size_t number) {
+std::uint64_t Fleet::resyncs() const {
   absl::MutexLock lock(&mutex_);
-  decode_[number]->next_poll = Clock::System().Now();
-  news_ = true;
+  return resyncs_;
 }
 
 }  // namespace baton

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/worker.pb.h"
@@ -18,101 +19,117 @@
 #include "common/sha256.h"
 #include "proto/tls_credentials.h"
 #include "router/fleet_view.h"
-#include "router/worker_client.h"
+#include "router/prefix_index.h"
+#include "router/worker_kv.h"
 
 namespace baton {
 
+class WatchCall;
+struct FleetFeed;
+struct FleetWorker;
+
 struct FleetOptions {
-  std::vector<std::string> decode;   // host:port
-  std::vector<std::string> prefill;  // host:port
+  // The static list: host:port. These workers are watched, and stay for good.
+  std::vector<std::string> decode;
+  std::vector<std::string> prefill;
   TlsFiles tls;
   // Of the router's own model. A worker with another one is refused: it would get tokens that it
   // does not know.
   Digest model_fingerprint{};
   Digest tokenizer_fingerprint{};
-  std::chrono::milliseconds poll_interval{200};
-  std::chrono::milliseconds dead_after{1000};  // without an answer; also the deadline of a poll
+  std::chrono::milliseconds watch_again{200};  // from the end of a watch to the next try
+  std::chrono::milliseconds dead_after{1000};  // without a report
+  // A worker that had registered and is gone is shown for so long.
+  std::chrono::milliseconds forget_after{60'000};
 };
 
-// Requests of this router at one worker. Shared with the calls it counts, which may end after the
-// fleet. Thread-safe.
-struct WorkerCounts {
-  std::atomic<std::uint64_t> in_flight{0};
-  std::atomic<std::uint64_t> dispatched{0};
-};
-
-// Counts one request at one worker while it lives. Move-only.
-class LoadMark {
- public:
-  LoadMark() = default;
-  explicit LoadMark(std::shared_ptr<WorkerCounts> load);
-  ~LoadMark();
-  LoadMark(LoadMark&& other) noexcept = default;
-  LoadMark& operator=(LoadMark&& other) noexcept;
-
- private:
-  std::shared_ptr<WorkerCounts> load_;
-};
-
-// The workers of a static list: polls each of them, and knows which may get requests and why the
-// others may not.
+// The workers that this router knows, and which of them may get requests and why the others may
+// not: those of the static list, which it watches, and those that have registered.
 //
-// A worker is alive while its last answer is young and its connection stands. Alive is not enough:
-// its role, model and tokenizer must be right, and it must not be draining. One thread starts the
-// polls; answers come on gRPC's threads.
+// A worker is alive while a stream of its reports stands and the last report is young. Alive is not
+// enough: its role, model and tokenizer must be right, and it must not be draining. Its KV reports
+// go to the prefix index.
 //
 // Thread-safe; Start is called once.
 class Fleet {
  public:
-  static absl::StatusOr<std::unique_ptr<Fleet>> Create(FleetOptions options);
-  // Waits for polls under way.
+  // Says something to a worker on its stream; any thread, does not block.
+  using Notify = std::function<void(const v1::RouterNotice&)>;
+
+  // `index` must outlive the fleet.
+  static absl::StatusOr<std::unique_ptr<Fleet>> Create(FleetOptions options, PrefixIndex& index);
+  // Waits for watches under way. Feeds must be closed.
   ~Fleet();
 
-  // Begins to poll. `can_serve` is called on the fleet's thread, first at once and then on every
+  // Begins to watch. `can_serve` is called on the fleet's thread, first at once and then on every
   // change of whether some decode worker may get requests. It is not true before every worker of
-  // the list has been asked once, so that the first long prompt finds the prefill workers.
+  // the static list has been asked once, so that the first long prompt finds the prefill workers.
   void Start(std::function<void(bool)> can_serve);
-  // Begins no more polls; after it `can_serve` is not called any more. Any number of times, not
-  // from `can_serve`.
+  // Begins no more watches and ends those under way; after it `can_serve` is not called any more.
+  // Any number of times, not from `can_serve`.
   void Stop();
 
-  FleetView View() const;
-  // What `baton status` shows: decode workers first, each in the order of the list.
+  // The usable workers, as they are now. Makes a new view only when something has changed.
+  std::shared_ptr<const FleetView> View();
+  // What `baton status` shows: decode workers first, each role in the order of the list, then as
+  // they registered.
   std::vector<v1::WorkerStatus> Status() const;
+  std::uint64_t resyncs() const;
 
-  // The channel of a worker of the view.
-  WorkerClient& decode_client(std::size_t number) const;
-  LoadMark MarkDecode(std::size_t number) const;
-  LoadMark MarkPrefill(std::size_t number) const;
-  // A request has found this decode worker unreachable: ask it at once.
-  void PollDecodeSoon(std::size_t number);
+  // A stream of reports. `listed`: the worker of the static list that is watched.
+  FeedId OpenFeed(std::optional<WorkerSlot> listed, Notify notify);
+  // RESOURCE_EXHAUSTED when there are too many workers, INVALID_ARGUMENT for a report that makes no
+  // sense: the stream is to end with it. One call at a time for a feed.
+  absl::Status OnReport(FeedId feed, const v1::WorkerReport& report);
+  void CloseFeed(FeedId feed, const absl::Status& why);
 
  private:
-  struct Worker;
+  Fleet(FleetOptions options, PrefixIndex& index);
 
-  explicit Fleet(FleetOptions options);
-
-  void Run();
-  std::vector<Worker*> TakeDue(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  TimePoint NextEvent() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnAnswer(Worker& worker, absl::StatusOr<v1::WorkerDescription> answer);
-  void Accept(Worker& worker, v1::WorkerDescription description)
+  absl::Status AddListed(v1::Role role, const std::vector<std::string>& addresses);
+  absl::StatusOr<FleetWorker*> AddWorker(v1::Role role, const std::string& address, bool listed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string FindProblem(const Worker& worker, const v1::WorkerDescription& description) const;
+  void Run();
+  std::vector<std::shared_ptr<WatchCall>> TakeDue(TimePoint now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TimePoint NextEvent(TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateLiveness(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetGone(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanServe() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeView() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // In fleet_reports.cc.
+  absl::Status OnDescription(FeedId id, const v1::WorkerDescription& description);
+  // The worker that a feed's first description is about.
+  absl::StatusOr<FleetWorker*> FindWorker(FleetFeed& feed, const v1::WorkerDescription& description)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  WorkerKv* TakePlace(FleetWorker& worker, const std::string& instance)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteGone(FleetWorker& worker, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Accept(FleetWorker& worker, const v1::WorkerDescription& description)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string FindProblem(const FleetWorker& worker,
+                          const v1::WorkerDescription& description) const;
+  absl::Status OnKv(FeedId id, const v1::WorkerReport& report);
 
   const FleetOptions options_;
-  std::vector<std::unique_ptr<Worker>>
-      decode_;  // fixed after Create; what is in a worker is guarded by mutex_
-  std::vector<std::unique_ptr<Worker>> prefill_;  // likewise
+  PrefixIndex& index_;
 
   mutable absl::Mutex mutex_;
-  std::function<void(bool)> can_serve_changed_;  // set before the thread begins
-  bool news_ ABSL_GUARDED_BY(mutex_) = false;    // something for the thread to look at
+  // By slot; null where free.
+  std::vector<std::unique_ptr<FleetWorker>> workers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<FeedId, std::unique_ptr<FleetFeed>> feeds_ ABSL_GUARDED_BY(mutex_);
+  std::map<Digest, std::uint32_t> layouts_ ABSL_GUARDED_BY(mutex_);  // numbers, as they were met
+  std::uint64_t next_feed_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::uint64_t next_arrival_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t resyncs_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<const FleetView> view_ ABSL_GUARDED_BY(mutex_);
+  bool view_is_old_ ABSL_GUARDED_BY(mutex_) = false;
+  bool news_ ABSL_GUARDED_BY(mutex_) = false;  // something for the thread to look at
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  int polls_under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::jthread thread_;  // last: it uses all of the above
+
+  std::function<void(bool)> can_serve_changed_;  // set before the thread begins
+  std::jthread thread_;                          // last: it uses all of the above
 };
 
 }  // namespace baton

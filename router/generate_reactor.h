@@ -3,11 +3,11 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "frontend/generator.h"
-#include "router/fleet.h"
 
 namespace baton {
 
@@ -22,7 +22,6 @@ class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateEvent>,
     v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;
     Duration route{0};
     std::optional<TimePoint> deadline;
-    std::vector<LoadMark> marks;  // counted at their workers until the call is over
     std::function<void()>
         on_unreachable;  // the call ends UNAVAILABLE; runs before the observer hears of it
   };

@@ -22,6 +22,7 @@ struct RouterFlags {
   std::vector<std::string> prefill;
   std::string colocate_below_tokens = "512";
   std::string policy = "prefix";
+  std::int64_t queue_size = 256;
 };
 
 absl::Status CheckWorkers(const char* flag, const std::vector<std::string>& addresses) {
@@ -48,9 +49,10 @@ absl::Status CheckRoute(const RouterFlags& flags) {
                                                    flags.colocate_below_tokens,
                                                    "\" is not a number of tokens"));
   }
-  if (flags.policy != "prefix") {
+  if (!baton::ParseRoutePolicyKind(flags.policy).has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--policy: \"", flags.policy, "\" is not in this version; leave it out"));
+        absl::StrCat("--policy: \"", flags.policy,
+                     "\" is none of prefix, least-loaded, round-robin and session"));
   }
   return absl::OkStatus();
 }
@@ -60,8 +62,13 @@ void AddRouterFlags(baton::Flags& flags, RouterFlags& settings) {
   flags.TextList("decode", &settings.decode, "host:port of a decode worker");
   flags.TextList("prefill", &settings.prefill, "host:port of a prefill worker");
   flags.Text("colocate-below-tokens", &settings.colocate_below_tokens,
-             "prompts with fewer tokens are served whole by the decode worker");
-  flags.Text("policy", &settings.policy, "only the default is in this version");
+             "prompts with fewer uncached tokens are served whole by the decode worker");
+  flags.Text("policy", &settings.policy,
+             "prefix: where the first token is predicted to come soonest; session: as prefix, but "
+             "requests of one session stay together; least-loaded; round-robin");
+  flags.Integer("queue-size", &settings.queue_size, 0, 65'536,
+                "requests that may wait for a place at a decode worker; one more is refused with "
+                "RESOURCE_EXHAUSTED");
   flags.Check([&settings] { return CheckWorkers("--decode", settings.decode); });
   flags.Check([&settings] { return CheckWorkers("--prefill", settings.prefill); });
   flags.Check([&settings] { return CheckRoute(settings); });
@@ -84,7 +91,11 @@ absl::StatusOr<int> Serve(const RouterFlags& flags) {
       **checkpoint,
       {.server = baton::MakeGrpcServerOptions(flags.server, "router"),
        .fleet = {.decode = flags.decode, .prefill = flags.prefill, .tls = flags.server.tls},
-       .route = {.colocate_below_tokens = colocate_below_tokens}});
+       .queue_size = static_cast<std::size_t>(flags.queue_size),
+       .route = {.policy = *baton::ParseRoutePolicyKind(flags.policy),
+                 .colocate_below_tokens = colocate_below_tokens},
+       .policy_name = flags.policy,
+       .zone = flags.server.zone});
   if (!router.ok()) {
     return router.status();
   }

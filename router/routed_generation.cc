@@ -1,10 +1,11 @@
 #include "router/routed_generation.h"
 
-#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/status_macros.h"
 #include "router/generate_reactor.h"
 
 namespace baton {
@@ -14,15 +15,28 @@ namespace {
 // sick fleet.
 constexpr std::size_t kMostAttempts = 2;
 
+void AvoidForNow(WorkerCounts& counts) {
+  constexpr std::chrono::milliseconds kAvoided{1000};
+  counts.avoid_until.store(Clock::System().Now() + kAvoided, std::memory_order_relaxed);
+}
+
 }  // namespace
 
-RoutedGeneration::RoutedGeneration(Fleet& fleet,
-                                   const PlainRouteOptions& options,
+RoutedGeneration::RoutedGeneration(const RoutingParts& parts,
                                    GenerationJob job,
                                    std::shared_ptr<GenerationObserver> observer)
-    : fleet_(fleet), options_(options), job_(std::move(job)), observer_(std::move(observer)) {}
+    : parts_(parts), job_(std::move(job)), observer_(std::move(observer)) {
+  // Log probabilities of a prompt are computed, whatever is cached (engine/engine.cc).
+  const PrefixHash root = RootHash({.model_fingerprint = parts.model_fingerprint,
+                                    .tokenizer_fingerprint = parts.tokenizer_fingerprint,
+                                    .cache_salt = job_.sequence.cache_salt(),
+                                    .zone = job_.sequence.zone()});
+  std::vector<TokenId> tokens(job_.sequence.prompt().begin(), job_.sequence.prompt().end());
+  hashes_ = HashBlocks(root, tokens);
+}
 
 void RoutedGeneration::Begin() {
+  parts_.retries.OnRequest();
   absl::Status status = HitFailpoint("router.admitted");
   if (status.ok()) {
     status = Try();
@@ -59,7 +73,11 @@ void RoutedGeneration::OnPromptLogprobs(v1::Logprobs logprobs) {
 }
 
 void RoutedGeneration::OnToken(GeneratedToken token) {
-  seen_ = true;
+  if (!std::exchange(seen_, true)) {
+    for (LoadMark& mark : route_.marks) {
+      mark.EndPrefill();
+    }
+  }
   observer_->OnToken(std::move(token));
 }
 
@@ -68,12 +86,29 @@ void RoutedGeneration::OnChoiceEnd(std::uint32_t choice, v1::FinishReason reason
 }
 
 void RoutedGeneration::OnFinished(const GenerationResult& result) {
+  NotePair(result.finished);
+  route_.marks.clear();
   std::exchange(observer_, nullptr)->OnFinished(result);
 }
 
+void RoutedGeneration::NotePair(const v1::GenerateEvent::Finished& finished) {
+  if (route_.prefill.empty()) {
+    return;
+  }
+  const UsableWorker& prefill = *route_.prefill.front();
+  const PairHealth::Pair pair{{route_.decode->slot, route_.decode->instance},
+                              {prefill.slot, prefill.instance}};
+  if (finished.prefill_failed()) {
+    parts_.chooser.pairs().NoteFailure(pair);
+  } else if (finished.split() && finished.prefill_worker() == prefill.address) {
+    parts_.chooser.pairs().NoteSuccess(pair);
+  }
+}
+
 void RoutedGeneration::OnError(absl::Status status) {
+  route_.marks.clear();
   const bool again = status.code() == absl::StatusCode::kUnavailable && !seen_ && !cancelled() &&
-                     tried_.size() < kMostAttempts;
+                     tried_.size() < kMostAttempts && parts_.retries.TryRetry();
   if (again && Try().ok()) {
     LogEvent(LogLevel::kWarn, "request.rerouted",
              {{"request", job_.request_id}, {"why", std::string(status.message())}});
@@ -84,67 +119,61 @@ void RoutedGeneration::OnError(absl::Status status) {
 
 absl::Status RoutedGeneration::Try() {
   const TimePoint begin = Clock::System().Now();
-  FleetView view = fleet_.View();
-  std::erase_if(view.decode, [this](const WorkerView& worker) {
-    return std::find(tried_.begin(), tried_.end(), worker.number) != tried_.end();
-  });
-  const PlainRouteRequest wish{
-      .prompt_tokens = static_cast<std::size_t>(job_.sequence.prompt_size()), .path = job_.path};
-  absl::StatusOr<PlainRouteDecision> decision = ChooseRoute(wish, view, options_);
-  if (!decision.ok()) {
-    return decision.status();
-  }
-  route_ += Clock::System().Now() - begin;
-  const std::size_t decode = decision->decode.number;
-  tried_.push_back(decode);
+  const RouteQuery query{.hashes = hashes_,
+                         .prompt_tokens = static_cast<std::size_t>(job_.sequence.prompt_size()),
+                         .path = job_.path,
+                         .session = job_.session,
+                         .zone = job_.sequence.zone(),
+                         .choices = job_.choices,
+                         .tried = tried_};
+  ASSIGN_OR_RETURN(route_, parts_.chooser.Choose(query));
+  choosing_ += Clock::System().Now() - begin;
+  tried_.push_back(route_.decode->slot);
   GenerateReactor::Options options{
-      .worker = decision->decode.address,
-      .reason = decision->reason,
-      .route = route_,
+      .worker = route_.decode->address,
+      .reason = route_.reason,
+      .route = choosing_,
       .deadline = job_.deadline,
-      .on_unreachable = [this, decode] { fleet_.PollDecodeSoon(decode); }};
-  for (std::uint32_t i = 0; i < job_.choices; ++i) {
-    options.marks.push_back(fleet_.MarkDecode(decode));
-  }
-  if (!decision->prefill.empty()) {
-    // The decode worker tries them in order, so the first one is taken to have the work.
-    options.marks.push_back(fleet_.MarkPrefill(decision->prefill.front().number));
-  }
+      .on_unreachable = [counts = route_.decode->counts] { AvoidForNow(*counts); }};
   LogEvent(LogLevel::kDebug, "request.routed",
            {{"request", job_.request_id},
-            {"decode_worker", decision->decode.address},
-            {"prefill_candidates", decision->prefill.size()},
-            {"reason", v1::RouteReason_Name(decision->reason)}});
-  auto call = std::make_shared<GenerateReactor>(MakeRequest(*decision), std::move(options),
-                                                shared_from_this());
+            {"decode_worker", route_.decode->address},
+            {"prefill_candidates", route_.prefill.size()},
+            {"cached_tokens", route_.cached_tokens},
+            {"reason", v1::RouteReason_Name(route_.reason)}});
+  auto call =
+      std::make_shared<GenerateReactor>(MakeRequest(), std::move(options), shared_from_this());
+  const std::shared_ptr<grpc::Channel> channel = route_.decode->channel;
   bool cancel = false;
   {
     absl::MutexLock lock(&mutex_);
     attempt_ = call;
     cancel = cancelled_;
   }
-  call->Begin(fleet_.decode_client(decode).channel(), call);
+  call->Begin(channel, call);
   if (cancel) {
     call->Cancel();
   }
   return absl::OkStatus();
 }
 
-v1::GenerateRequest RoutedGeneration::MakeRequest(const PlainRouteDecision& decision) const {
+v1::GenerateRequest RoutedGeneration::MakeRequest() const {
   v1::GenerateRequest request;
   request.set_request_id(job_.request_id);
   *request.mutable_sequence() = job_.sequence;
-  for (const WorkerView& worker : decision.prefill) {
+  for (const std::shared_ptr<const UsableWorker>& worker : route_.prefill) {
     v1::PrefillCandidate& candidate = *request.add_prefill();
-    candidate.set_address(worker.address);
-    candidate.set_instance_id(std::string(worker.instance.AsBytes()));
+    candidate.set_address(worker->address);
+    candidate.set_instance_id(std::string(worker->instance.AsBytes()));
   }
   request.set_choices(job_.choices);
   for (const std::string& stop : job_.stop) {
     request.add_stop(stop);
   }
   request.set_forced(job_.path == v1::PATH_DISAGGREGATED);
-  request.set_colocate_below_tokens(static_cast<std::uint32_t>(options_.colocate_below_tokens));
+  request.set_colocate_below_tokens(
+      static_cast<std::uint32_t>(parts_.chooser.colocate_below_tokens()));
+  request.set_traceparent(job_.traceparent);
   return request;
 }
 

@@ -10,6 +10,10 @@
 #include "frontend/completions_service.h"
 #include "model/checkpoint.h"
 #include "proto/status_conversion.h"
+#include "router/admission.h"
+#include "router/fleet_service.h"
+#include "router/retry_budget.h"
+#include "router/route_chooser.h"
 #include "router/router_generator.h"
 
 namespace baton {
@@ -18,34 +22,59 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const Checkpoint& checkpoi
                                                       RouterOptions options) {
   options.fleet.model_fingerprint = checkpoint.fingerprint();
   options.fleet.tokenizer_fingerprint = checkpoint.tokenizer().fingerprint();
-  ASSIGN_OR_RETURN(std::unique_ptr<Fleet> fleet, Fleet::Create(options.fleet));
-  auto router =
-      std::unique_ptr<Router>(new Router(checkpoint, std::move(options), std::move(fleet)));
+  auto index = std::make_unique<PrefixIndex>(options.index);
+  ASSIGN_OR_RETURN(std::unique_ptr<Fleet> fleet, Fleet::Create(options.fleet, *index));
+  auto router = std::unique_ptr<Router>(
+      new Router(checkpoint, std::move(options), std::move(index), std::move(fleet)));
   const std::vector<ServedService> services = {
       {.name = v1::Completions::service_full_name(), .service = router->completions_.get()},
-      {.name = v1::Admin::service_full_name(), .service = router->admin_.get()}};
+      {.name = v1::Admin::service_full_name(), .service = router->admin_.get()},
+      {.name = v1::Fleet::service_full_name(), .service = router->registrations_.get()}};
   ASSIGN_OR_RETURN(router->server_, GrpcServer::Start(router->options_.server, services));
-  if (router->options_.fleet.decode.empty()) {
-    LogEvent(LogLevel::kWarn, "router.no_decode_worker",
-             {{"why", "--decode names none, so nothing can be served"}});
-  }
+  router->server_->BeforeStop([service = router->registrations_.get()] { service->EndStreams(); });
   router->fleet_->Start(
       [server = router->server_.get()](bool can_serve) { server->SetReady(can_serve); });
   return router;
 }
 
-Router::Router(const Checkpoint& checkpoint, RouterOptions options, std::unique_ptr<Fleet> fleet)
+Router::Router(const Checkpoint& checkpoint,
+               RouterOptions options,
+               std::unique_ptr<PrefixIndex> index,
+               std::unique_ptr<Fleet> fleet)
     : options_(std::move(options)),
       model_name_(checkpoint.config().name),
       started_(Clock::System().Now()),
+      index_(std::move(index)),
       fleet_(std::move(fleet)),
-      generator_(std::make_unique<RouterGenerator>(*fleet_, options_.route)),
+      registrations_(std::make_unique<FleetService>(*fleet_)),
+      chooser_(std::make_unique<RouteChooser>(*fleet_, *index_, options_.route)),
+      retries_(std::make_unique<RetryBudget>()),
+      generator_(std::make_unique<RouterGenerator>(
+          RoutingParts{.chooser = *chooser_,
+                       .retries = *retries_,
+                       .model_fingerprint = options_.fleet.model_fingerprint,
+                       .tokenizer_fingerprint = options_.fleet.tokenizer_fingerprint})),
+      admission_(std::make_unique<AdmissionGenerator>(
+          *generator_,
+          AdmissionOptions{.queue_size = options_.queue_size,
+                           .limit = [this] { return Capacity(); }})),
       completions_(std::make_unique<CompletionsService>(
-          checkpoint, *generator_, CompletionsOptions{.model_name = model_name_})),
+          checkpoint,
+          *admission_,
+          CompletionsOptions{.model_name = model_name_, .zones = {.of_others = options_.zone}})),
       admin_(std::make_unique<AdminService>([this] { return Snapshot(); })) {}
 
 Router::~Router() {
+  registrations_->EndStreams();
   fleet_->Stop();
+}
+
+std::size_t Router::Capacity() const {
+  std::size_t sequences = 0;
+  for (const std::shared_ptr<const UsableWorker>& worker : fleet_->View()->decode) {
+    sequences += worker->max_sequences;
+  }
+  return sequences;
 }
 
 int Router::Run() {
@@ -58,12 +87,25 @@ v1::StatusResponse Router::Snapshot() const {
   status.set_version(kBatonVersion);
   status.set_model(model_name_);
   *status.mutable_uptime() = ToProtoDuration(Clock::System().Now() - started_);
-  status.set_ready(!fleet_->View().decode.empty());
-  status.set_colocate_below_tokens(
-      static_cast<std::uint32_t>(options_.route.colocate_below_tokens));
+  status.set_ready(!fleet_->View()->decode.empty());
+  status.set_colocate_below_tokens(static_cast<std::uint32_t>(chooser_->colocate_below_tokens()));
   for (v1::WorkerStatus& worker : fleet_->Status()) {
     *status.add_workers() = std::move(worker);
   }
+  v1::PrefixIndexStatus& index = *status.mutable_prefix_index();
+  const PrefixIndex::Stats held = index_->stats();
+  index.set_entries(held.entries);
+  index.set_blocks(held.blocks);
+  index.set_bytes(held.bytes);
+  index.set_left_out(held.left_out);
+  index.set_resyncs(fleet_->resyncs());
+  const RouteChooser::Stats placed = chooser_->stats();
+  index.set_query_tokens(placed.query_tokens);
+  index.set_hit_tokens(placed.hit_tokens);
+  status.set_policy(options_.policy_name);
+  *status.mutable_admission() = admission_->Status();
+  status.mutable_admission()->set_retried(retries_->retried());
+  status.mutable_admission()->set_retries_denied(retries_->denied());
   for (const auto& [outcome, count] : completions_->FinishedRequests()) {
     (*status.mutable_requests())[outcome] = count;
   }

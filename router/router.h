@@ -6,20 +6,29 @@
 #include "absl/status/statusor.h"
 #include "baton/v1/worker.pb.h"
 #include "frontend/grpc_server.h"
-#include "router/choose_route.h"
 #include "router/fleet.h"
+#include "router/prefix_index.h"
+#include "router/route_policy.h"
 
 namespace baton {
 
 class AdminService;
+class AdmissionGenerator;
 class Checkpoint;
 class CompletionsService;
+class FleetService;
+class RetryBudget;
+class RouteChooser;
 class RouterGenerator;
 
 struct RouterOptions {
   GrpcServerOptions server;
   FleetOptions fleet;  // the fingerprints come from the checkpoint
-  PlainRouteOptions route;
+  PrefixIndex::Options index;
+  std::size_t queue_size = 256;  // requests that wait for a place at a worker
+  RouteOptions route;
+  std::string policy_name = "prefix";  // of route.policy, as it is shown
+  std::string zone;                    // of requests that name none; empty: any worker will do
 };
 
 // The router: completions over a fleet of workers. Ready while some decode worker may get requests.
@@ -39,16 +48,26 @@ class Router {
   int Run();
 
  private:
-  Router(const Checkpoint& checkpoint, RouterOptions options, std::unique_ptr<Fleet> fleet);
+  Router(const Checkpoint& checkpoint,
+         RouterOptions options,
+         std::unique_ptr<PrefixIndex> index,
+         std::unique_ptr<Fleet> fleet);
 
   v1::StatusResponse Snapshot() const;
+  // Sequences that the decode workers run at once.
+  std::size_t Capacity() const;
 
   const RouterOptions options_;
   const std::string model_name_;
   const TimePoint started_;
   // Destroyed from the last to the first: calls end before what they use goes.
+  std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<Fleet> fleet_;
+  std::unique_ptr<FleetService> registrations_;
+  std::unique_ptr<RouteChooser> chooser_;
+  std::unique_ptr<RetryBudget> retries_;
   std::unique_ptr<RouterGenerator> generator_;
+  std::unique_ptr<AdmissionGenerator> admission_;
   std::unique_ptr<CompletionsService> completions_;
   std::unique_ptr<AdminService> admin_;
   std::unique_ptr<GrpcServer> server_;

@@ -2,17 +2,11 @@
 
 #include <utility>
 
-#include "router/routed_generation.h"
-
 namespace baton {
-
-RouterGenerator::RouterGenerator(Fleet& fleet, PlainRouteOptions options)
-    : fleet_(fleet), options_(options) {}
 
 std::shared_ptr<Generation> RouterGenerator::Start(GenerationJob job,
                                                    std::shared_ptr<GenerationObserver> observer) {
-  auto generation =
-      std::make_shared<RoutedGeneration>(fleet_, options_, std::move(job), std::move(observer));
+  auto generation = std::make_shared<RoutedGeneration>(parts_, std::move(job), std::move(observer));
   generation->Begin();
   return generation;
 }

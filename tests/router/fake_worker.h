@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -76,10 +77,20 @@ class FakeWorker {
     absl::MutexLock lock(&mutex_);
     description.set_draining(draining);
   }
-  // Describe calls are not answered while it is true, as by a stopped process.
+  // Nothing is reported while it is true, as by a stopped process.
   void SetSilent(bool silent) {
     absl::MutexLock lock(&mutex_);
     silent_ = silent;
+  }
+  // Goes to every router that watches, in order; the first ones follow its description.
+  void Report(v1::WorkerReport report) {
+    absl::MutexLock lock(&mutex_);
+    reports_.push_back(std::move(report));
+  }
+  // What routers have said.
+  std::vector<v1::RouterNotice> notices() const {
+    absl::MutexLock lock(&mutex_);
+    return notices_;
   }
   std::vector<v1::GenerateRequest> requests() const {
     absl::MutexLock lock(&mutex_);
@@ -108,18 +119,41 @@ class FakeWorker {
  private:
   struct WorkerService final : v1::Worker::Service {
     explicit WorkerService(FakeWorker& o) : owner(o) {}
-    grpc::Status Describe(grpc::ServerContext* context,
-                          const v1::DescribeRequest*,
-                          v1::WorkerDescription* response) override {
-      absl::MutexLock lock(&owner.mutex_);
-      const auto answerable = [this] { return !owner.silent_ || owner.dying_; };
-      while (!owner.mutex_.AwaitWithTimeout(absl::Condition(&answerable), absl::Milliseconds(20))) {
-        if (context->IsCancelled()) {
-          return grpc::Status::CANCELLED;
+    using Stream = grpc::ServerReaderWriter<v1::WorkerReport, v1::RouterNotice>;
+    grpc::Status Watch(grpc::ServerContext* context, Stream* stream) override {
+      std::jthread reader([this, stream] {
+        for (v1::RouterNotice notice; stream->Read(&notice);) {
+          absl::MutexLock lock(&owner.mutex_);
+          owner.notices_.push_back(notice);
+        }
+      });
+      std::size_t told = 0;
+      bool alive = true;
+      while (alive && !context->IsCancelled()) {
+        std::vector<v1::WorkerReport> due;
+        {
+          absl::MutexLock lock(&owner.mutex_);
+          const auto more = [this, &told] {
+            return owner.dying_ || (!owner.silent_ && owner.reports_.size() > told);
+          };
+          owner.mutex_.AwaitWithTimeout(absl::Condition(&more), absl::Milliseconds(20));
+          if (owner.dying_) {
+            break;
+          }
+          if (owner.silent_) {
+            continue;
+          }
+          *due.emplace_back().mutable_description() = owner.description;
+          due.insert(due.end(), owner.reports_.begin() + static_cast<std::ptrdiff_t>(told),
+                     owner.reports_.end());
+          told = owner.reports_.size();
+        }
+        for (const v1::WorkerReport& report : due) {
+          alive = alive && stream->Write(report);
         }
       }
-      *response = owner.description;
-      return grpc::Status::OK;
+      context->TryCancel();  // ends the reader
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the worker dies");
     }
     FakeWorker& owner;
   };
@@ -141,6 +175,8 @@ class FakeWorker {
   mutable absl::Mutex mutex_;
   bool silent_ = false;
   bool dying_ = false;
+  std::vector<v1::WorkerReport> reports_;
+  std::vector<v1::RouterNotice> notices_;
   std::vector<v1::GenerateRequest> requests_;
   WorkerService worker_;
   DecodeService decode_;

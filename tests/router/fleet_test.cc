@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 
 #include "tests/router/fake_worker.h"
@@ -27,9 +29,9 @@ class FleetTest : public testing::Test {
                          .prefill = std::move(prefill),
                          .model_fingerprint = Model().fingerprint(),
                          .tokenizer_fingerprint = Model().tokenizer().fingerprint(),
-                         .poll_interval = milliseconds(20),
+                         .watch_again = milliseconds(20),
                          .dead_after = milliseconds(400)};
-    fleet_ = *Fleet::Create(std::move(options));
+    fleet_ = *Fleet::Create(std::move(options), index_);
     fleet_->Start([this](bool can_serve) {
       can_serve_ = can_serve;
       ++changes_;
@@ -45,7 +47,10 @@ class FleetTest : public testing::Test {
     return WaitUntil([&] { return ProblemOf(number).find(part) != std::string::npos; });
   }
 
+  static constexpr std::array<TokenId, kBlockTokens> kTokens{};
+
   std::optional<FakeWorker> decode_;
+  PrefixIndex index_{{.most_entries = 1000}};
   std::atomic<bool> can_serve_{false};
   std::atomic<int> changes_{0};
   std::unique_ptr<Fleet> fleet_;  // first to go: it calls back and polls
@@ -54,12 +59,11 @@ class FleetTest : public testing::Test {
 TEST_F(FleetTest, AWorkerThatAnswersMayGetRequests) {
   StartFleet();
   ASSERT_TRUE(AwaitServing(true));
-  const FleetView view = fleet_->View();
+  const std::shared_ptr<const FleetView> view = fleet_->View();
 
-  ASSERT_EQ(view.decode.size(), 1u);
-  EXPECT_EQ(view.decode[0].address, decode_->address());
-  EXPECT_EQ(view.decode[0].instance.AsBytes(), decode_->description.instance_id());
-  EXPECT_EQ(view.decode[0].layout, LayoutFingerprint(IdentityOf(Model())));
+  ASSERT_EQ(view->decode.size(), 1u);
+  EXPECT_EQ(view->decode[0]->address, decode_->address());
+  EXPECT_EQ(view->decode[0]->instance.AsBytes(), decode_->description.instance_id());
   const v1::WorkerStatus status = fleet_->Status()[0];
   EXPECT_TRUE(status.alive());
   EXPECT_EQ(status.problem(), "");
@@ -74,12 +78,12 @@ TEST_F(FleetTest, ADeadWorkerIsNoticedAndFoundAgainOnTheSamePort) {
   const std::string before = decode_->description.instance_id();
   decode_.reset();
   ASSERT_TRUE(AwaitServing(false));
-  EXPECT_TRUE(fleet_->View().decode.empty());
+  EXPECT_TRUE(fleet_->View()->decode.empty());
   EXPECT_TRUE(AwaitProblem(0, "not reachable"));
 
   decode_.emplace(v1::ROLE_DECODE, IdentityOf(Model()), port);
   ASSERT_TRUE(AwaitServing(true));
-  EXPECT_NE(fleet_->View().decode[0].instance.AsBytes(), before);
+  EXPECT_NE(fleet_->View()->decode[0]->instance.AsBytes(), before);
 }
 
 TEST_F(FleetTest, ASilentWorkerIsDeadAfterTheLimitAndBackWhenItSpeaks) {
@@ -110,7 +114,7 @@ TEST_F(FleetTest, AWorkerOfAnotherModelIsRefusedWithTheDifference) {
   ASSERT_TRUE(AwaitProblem(0, "serves another model than the router: model"));
 
   EXPECT_FALSE(can_serve_);
-  EXPECT_TRUE(fleet_->View().decode.empty());
+  EXPECT_TRUE(fleet_->View()->decode.empty());
 }
 
 TEST_F(FleetTest, AWorkerOfTheWrongRoleIsRefused) {
@@ -118,7 +122,7 @@ TEST_F(FleetTest, AWorkerOfTheWrongRoleIsRefused) {
   StartFleet({second.address()});
   ASSERT_TRUE(AwaitServing(true));
   EXPECT_TRUE(AwaitProblem(1, "listed as ROLE_PREFILL, but says it is ROLE_DECODE"));
-  EXPECT_TRUE(fleet_->View().prefill.empty());
+  EXPECT_TRUE(fleet_->View()->prefill.empty());
 }
 
 TEST_F(FleetTest, AnInvalidDescriptionIsRefused) {
@@ -127,16 +131,50 @@ TEST_F(FleetTest, AnInvalidDescriptionIsRefused) {
   EXPECT_TRUE(AwaitProblem(0, "instance id"));
 }
 
-TEST_F(FleetTest, LoadIsCountedWhileAMarkLives) {
-  StartFleet();
-  ASSERT_TRUE(AwaitServing(true));
-  {
-    LoadMark mark = fleet_->MarkDecode(0);
-    const LoadMark moved = std::move(mark);
-    EXPECT_EQ(fleet_->View().decode[0].in_flight, 1u);
+v1::WorkerReport Snapshot(std::uint64_t next_event, const std::vector<PrefixHash>& held) {
+  v1::WorkerReport report;
+  report.mutable_snapshot()->set_first(true);
+  report.mutable_snapshot()->set_last(true);
+  report.mutable_snapshot()->set_next_event(next_event);
+  for (const PrefixHash& hash : held) {
+    report.mutable_snapshot()->mutable_hashes()->append(hash.bytes.begin(), hash.bytes.end());
   }
-  EXPECT_EQ(fleet_->View().decode[0].in_flight, 0u);
-  EXPECT_EQ(fleet_->View().decode[0].dispatched, 1u);
+  return report;
+}
+
+// T41: what the worker held is gone from the index before the process that follows it is asked.
+TEST_F(FleetTest, AWorkersBlocksComeAndGoWithItsProcess) {
+  const std::vector<PrefixHash> held = {NextHash({}, kTokens), NextHash({{1}}, kTokens)};
+  decode_->Report(Snapshot(5, held));
+  StartFleet();
+  ASSERT_TRUE(WaitUntil([this] { return index_.stats().entries == 2; }));
+  const int port = decode_->port();
+  decode_.reset();
+  EXPECT_TRUE(WaitUntil([this] { return index_.stats().entries == 0; }));
+
+  decode_.emplace(v1::ROLE_DECODE, IdentityOf(Model()), port);
+  ASSERT_TRUE(AwaitServing(true));
+  EXPECT_EQ(index_.stats().entries, 0u);
+  EXPECT_EQ(fleet_->resyncs(), 0u);
+}
+
+TEST_F(FleetTest, AGapInTheEventsAsksThatWorkerForASnapshot) {
+  decode_->Report(Snapshot(5, {NextHash({}, kTokens)}));
+  v1::WorkerReport late;
+  late.mutable_events()->set_first_event(7);
+  late.mutable_events()->add_events()->set_cleared(true);
+  decode_->Report(late);
+  StartFleet();
+
+  const auto asked = [this] {
+    const std::vector<v1::RouterNotice> notices = decode_->notices();
+    return std::any_of(notices.begin(), notices.end(),
+                       [](const v1::RouterNotice& notice) { return notice.has_resync(); });
+  };
+  ASSERT_TRUE(WaitUntil(asked));
+  EXPECT_EQ(fleet_->resyncs(), 1u);
+  EXPECT_EQ(index_.stats().entries, 0u) << "what is not certain is not used";
+  EXPECT_TRUE(AwaitServing(true)) << "the worker itself is as good as before";
 }
 
 }  // namespace

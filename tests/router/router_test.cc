@@ -47,7 +47,7 @@ class RouterTest : public testing::Test {
     router_ = *Router::Start(Model(), {.server = {.role = "router"},
                                        .fleet = {.decode = decode,
                                                  .prefill = {prefill_->address()},
-                                                 .poll_interval = milliseconds(20),
+                                                 .watch_again = milliseconds(20),
                                                  .dead_after = milliseconds(500)}});
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

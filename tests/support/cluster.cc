@@ -144,14 +144,23 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
       }
       workers.push_back(
           std::make_unique<ServerProcess>(role, std::move(flags), options.failpoint_folder, host));
-      router_flags.insert(router_flags.end(),
-                          {absl::StrCat("--", role), workers.back()->address()});
+      if (!options.registered) {
+        router_flags.insert(router_flags.end(),
+                            {absl::StrCat("--", role), workers.back()->address()});
+      }
     }
   };
   add("decode", options.decode_workers, cluster->decode_);
   add("prefill", options.prefill_workers, cluster->prefill_);
   cluster->router_ = std::make_unique<ServerProcess>("router", router_flags,
                                                      options.failpoint_folder, router_host);
+  if (options.registered) {
+    for (const auto* workers : {&cluster->decode_, &cluster->prefill_}) {
+      for (const auto& worker : *workers) {
+        worker->AddFlags({"--router", cluster->router_->address()});
+      }
+    }
+  }
   // They load at the same time; the router is ready once it has seen the decode worker.
   for (const auto* workers : {&cluster->decode_, &cluster->prefill_}) {
     for (const auto& worker : *workers) {

@@ -32,6 +32,10 @@ class ServerProcess {
                 std::string failpoint_folder = "",
                 const TestHost* host = nullptr);
 
+  // More flags for the next Launch.
+  void AddFlags(const std::vector<std::string>& flags) {
+    flags_.insert(flags_.end(), flags.begin(), flags.end());
+  }
   // Launch, and AwaitReady.
   absl::Status Start();
   // Starts the program; one that still runs is killed first.
@@ -75,6 +79,8 @@ struct ClusterOptions {
   std::vector<std::string> worker_flags;
   std::vector<std::string> router_flags;
   int decode_workers = 1;
+  // Workers come to the router by themselves; otherwise it has their list.
+  bool registered = false;
   std::string failpoint_folder;  // of all servers; empty: the servers as they are deployed
   // The router on its first host, then decode and then prefill workers on one host each. Outlives
   // the cluster. Null: all where the test is.

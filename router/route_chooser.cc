@@ -1,0 +1,149 @@
+#include "router/route_chooser.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "proto/status_conversion.h"
+
+namespace baton {
+namespace {
+
+// A worker that comes back is noticed within a report or two.
+constexpr std::chrono::milliseconds kRetryAfter{1000};
+
+std::uint64_t RandomBits() {
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  return generator();
+}
+
+// The greater of what the worker has told, of all routers' requests, and of what this router has
+// sent: each of the two lacks what the other has, and adding them would count most of it twice.
+WorkerLoad LoadOf(const WorkerCounts& counts) {
+  const double reported = static_cast<double>(counts.reported_decoding.load());
+  const double context = static_cast<double>(counts.reported_context_tokens.load());
+  WorkerLoad load;
+  load.queued_prefill_tokens = static_cast<double>(
+      std::max(counts.reported_prefill_tokens.load(), counts.prefill_tokens.load()));
+  load.running_sequences = std::max(reported, static_cast<double>(counts.in_flight.load()));
+  load.depth_tokens = reported > 0 ? context / reported : 0;
+  return load;
+}
+
+RouteCandidate CandidateOf(const UsableWorker& worker, const PrefixMatches& matches) {
+  return {.worker = worker.slot,
+          .identity = worker.identity,
+          .layout = worker.layout,
+          .cached_tokens = matches.of(worker.slot) * static_cast<std::uint32_t>(kBlockTokens),
+          .in_flight = static_cast<std::uint32_t>(worker.counts->in_flight.load()),
+          .dispatched = worker.counts->dispatched.load(),
+          .load = LoadOf(*worker.counts),
+          .costs = worker.costs.get(),
+          .transport = worker.transport.has_value() ? &*worker.transport : nullptr};
+}
+
+}  // namespace
+
+RouteChooser::RouteChooser(Fleet& fleet, const PrefixIndex& index, RouteOptions options)
+    : fleet_(fleet),
+      index_(index),
+      options_(options),
+      policy_(MakeRoutePolicy(options.policy)),
+      colocate_below_tokens_(options.colocate_below_tokens) {}
+
+absl::StatusOr<ChosenRoute> RouteChooser::Choose(const RouteQuery& query) {
+  // A thousand workers' candidates are worth keeping from request to request.
+  thread_local RouteCandidates candidates;
+  const std::shared_ptr<const FleetView> view = fleet_.View();
+  RETURN_IF_ERROR(FillCandidates(query, *view, candidates));
+  const RouteRequest request{.prompt_tokens = query.prompt_tokens,
+                             .path = query.path,
+                             .session = query.session,
+                             .number = requests_.fetch_add(1),
+                             .random = RandomBits()};
+  RouteOptions options = options_;
+  options.colocate_below_tokens = colocate_below_tokens_.load();
+  ASSIGN_OR_RETURN(const RouteDecision decision, policy_->Choose(request, candidates, options));
+
+  ChosenRoute route{.decode = view->At(decision.decode),
+                    .reason = decision.reason,
+                    .cached_tokens = decision.cached_tokens};
+  for (const WorkerSlot worker : decision.prefill) {
+    route.prefill.push_back(view->At(worker));
+  }
+  const std::uint64_t uncached =
+      query.prompt_tokens - std::min<std::size_t>(query.prompt_tokens, decision.cached_tokens);
+  const bool split = !route.prefill.empty();
+  route.marks.emplace_back(route.decode->counts, query.choices, split ? 0 : uncached);
+  if (split) {
+    // The decode worker tries them in order, so the first one is taken to have the work.
+    route.marks.emplace_back(route.prefill.front()->counts, 1, uncached);
+  }
+  query_tokens_.fetch_add(query.prompt_tokens);
+  hit_tokens_.fetch_add(query.prompt_tokens - uncached);
+  return route;
+}
+
+absl::Status RouteChooser::FillCandidates(const RouteQuery& query,
+                                          const FleetView& view,
+                                          RouteCandidates& candidates) const {
+  thread_local PrefixMatches matches;
+  index_.Match(query.hashes, matches);
+  const auto fits = [&query](const UsableWorker& worker) {
+    return query.zone.empty() || worker.zone == query.zone;
+  };
+  const TimePoint now = Clock::System().Now();
+  candidates.decode.clear();
+  candidates.prefill.clear();
+  candidates.cut_pairs.clear();
+  std::size_t tried = 0;
+  std::vector<RouteCandidate> avoided;
+  for (const auto& worker : view.decode) {
+    if (!fits(*worker)) {
+      continue;
+    }
+    if (std::find(query.tried.begin(), query.tried.end(), worker->slot) != query.tried.end()) {
+      ++tried;
+    } else if (worker->counts->avoid_until.load(std::memory_order_relaxed) > now) {
+      avoided.push_back(CandidateOf(*worker, matches));
+    } else {
+      candidates.decode.push_back(CandidateOf(*worker, matches));
+    }
+  }
+  if (candidates.decode.empty()) {
+    candidates.decode = std::move(avoided);  // better than none
+  }
+  if (candidates.decode.empty() && tried == 0 && !view.decode.empty()) {
+    return WithReason(WithRetryAfter(absl::UnavailableError(absl::StrCat(
+                                         "no decode worker of zone \"", query.zone, "\" is alive")),
+                                     kRetryAfter),
+                      "NO_WORKER_IN_ZONE");
+  }
+  for (const auto& worker : view.prefill) {
+    if (fits(*worker)) {
+      candidates.prefill.push_back(CandidateOf(*worker, matches));
+    }
+  }
+  FillCutPairs(view, candidates);
+  return absl::OkStatus();
+}
+
+void RouteChooser::FillCutPairs(const FleetView& view, RouteCandidates& candidates) const {
+  const auto stands = [&view](const PairHealth::End& end) {
+    const std::shared_ptr<const UsableWorker> worker = view.At(end.slot);
+    return worker != nullptr && worker->instance == end.instance;
+  };
+  for (const PairHealth::Pair& pair : pairs_.Cut()) {
+    if (stands(pair.first) && stands(pair.second)) {
+      candidates.cut_pairs.emplace_back(pair.first.slot, pair.second.slot);
+    }
+  }
+}
+
+RouteChooser::Stats RouteChooser::stats() const {
+  return {.query_tokens = query_tokens_.load(), .hit_tokens = hit_tokens_.load()};
+}
+
+}  // namespace baton

@@ -1,0 +1,46 @@
+#include "router/watch_call.h"
+
+#include <grpcpp/channel.h>
+
+#include <utility>
+
+#include "proto/status_conversion.h"
+#include "router/fleet.h"
+
+namespace baton {
+
+WatchCall::WatchCall(Fleet& fleet, WorkerSlot worker, const std::shared_ptr<grpc::Channel>& channel)
+    : fleet_(fleet), worker_(worker), stub_(v1::Worker::NewStub(channel)) {}
+
+void WatchCall::Begin() {
+  self_ = shared_from_this();
+  feed_ = fleet_.OpenFeed(worker_, [weak = weak_from_this()](const v1::RouterNotice& notice) {
+    if (const std::shared_ptr<WatchCall> call = weak.lock()) {
+      call->sender_.Send(notice);
+    }
+  });
+  stub_->async()->Watch(&context_, this);
+  AddHold();  // for notices, which come at any time until the last read
+  StartRead(&report_);
+  StartCall();
+}
+
+void WatchCall::OnReadDone(bool ok) {
+  if (ok) {
+    refused_ = fleet_.OnReport(feed_, report_);
+    if (refused_.ok()) {
+      StartRead(&report_);
+      return;
+    }
+    context_.TryCancel();
+  }
+  sender_.Close();
+  RemoveHold();
+}
+
+void WatchCall::OnDone(const grpc::Status& status) {
+  const std::shared_ptr<WatchCall> last = std::move(self_);
+  fleet_.CloseFeed(feed_, refused_.ok() ? FromGrpcStatus(status) : refused_);
+}
+
+}  // namespace baton
