@@ -22,14 +22,16 @@ std::uint64_t RandomBits() {
 // The greater of what the worker has told, of all routers' requests, and of what this router has
 // sent: each of the two lacks what the other has, and adding them would count most of it twice.
 WorkerLoad LoadOf(const WorkerCounts& counts) {
-  const double reported = static_cast<double>(counts.reported_decoding.load());
-  const double context = static_cast<double>(counts.reported_context_tokens.load());
-  WorkerLoad load;
-  load.queued_prefill_tokens = static_cast<double>(
-      std::max(counts.reported_prefill_tokens.load(), counts.prefill_tokens.load()));
-  load.running_sequences = std::max(reported, static_cast<double>(counts.in_flight.load()));
-  load.depth_tokens = reported > 0 ? context / reported : 0;
-  return load;
+  const std::uint64_t running =
+      std::max<std::uint64_t>(counts.reported_decoding.load(), counts.decoding.load());
+  const std::uint64_t context =
+      std::max(counts.reported_context_tokens.load(), counts.context_tokens.load());
+  const std::uint64_t queued =
+      std::max(counts.reported_prefill_tokens.load(), counts.prefill_tokens.load());
+  return {.queued_prefill_tokens = static_cast<double>(queued),
+          .running_sequences = static_cast<double>(running),
+          .depth_tokens =
+              running > 0 ? static_cast<double>(context) / static_cast<double>(running) : 0};
 }
 
 RouteCandidate CandidateOf(const UsableWorker& worker, const PrefixMatches& matches) {
@@ -76,10 +78,15 @@ absl::StatusOr<ChosenRoute> RouteChooser::Choose(const RouteQuery& query) {
   const std::uint64_t uncached =
       query.prompt_tokens - std::min<std::size_t>(query.prompt_tokens, decision.cached_tokens);
   const bool split = !route.prefill.empty();
-  route.marks.emplace_back(route.decode->counts, query.choices, split ? 0 : uncached);
+  route.marks.emplace_back(route.decode->counts,
+                           LoadMark::Load{.decoding = query.choices,
+                                          .context_tokens = query.choices * query.prompt_tokens,
+                                          .prefill_tokens = split ? 0 : uncached});
   if (split) {
-    // The decode worker tries them in order, so the first one is taken to have the work.
-    route.marks.emplace_back(route.prefill.front()->counts, 1, uncached);
+    // The decode worker tries them in order, so the first one is taken to have the work. Nothing
+    // decodes there.
+    route.marks.emplace_back(route.prefill.front()->counts,
+                             LoadMark::Load{.prefill_tokens = uncached});
   }
   query_tokens_.fetch_add(query.prompt_tokens);
   hit_tokens_.fetch_add(query.prompt_tokens - uncached);
