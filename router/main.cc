@@ -95,7 +95,9 @@ absl::StatusOr<int> Serve(const RouterFlags& flags) {
        .route = {.policy = *baton::ParseRoutePolicyKind(flags.policy),
                  .colocate_below_tokens = colocate_below_tokens},
        .policy_name = flags.policy,
-       .zone = flags.server.zone});
+       .zone = flags.server.zone,
+       .metrics_listen = flags.server.metrics_listen,
+       .trace_file = flags.server.trace_file});
   if (!router.ok()) {
     return router.status();
   }

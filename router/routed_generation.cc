@@ -127,7 +127,9 @@ absl::Status RoutedGeneration::Try() {
                          .choices = job_.choices,
                          .tried = tried_};
   ASSIGN_OR_RETURN(route_, parts_.chooser.Choose(query));
-  choosing_ += Clock::System().Now() - begin;
+  const Duration took = Clock::System().Now() - begin;
+  parts_.metrics.OnDecision(took, route_.cached_tokens / kBlockTokens);
+  choosing_ += took;
   tried_.push_back(route_.decode->slot);
   GenerateReactor::Options options{
       .worker = route_.decode->address,

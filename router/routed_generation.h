@@ -9,6 +9,7 @@
 #include "frontend/generator.h"
 #include "router/retry_budget.h"
 #include "router/route_chooser.h"
+#include "router/router_metrics.h"
 
 namespace baton {
 
@@ -16,6 +17,7 @@ namespace baton {
 struct RoutingParts {
   RouteChooser& chooser;
   RetryBudget& retries;
+  RouterMetrics& metrics;
   // Of the router's own model: with salt and zone they name a prompt's blocks.
   Digest model_fingerprint{};
   Digest tokenizer_fingerprint{};

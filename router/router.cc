@@ -4,10 +4,12 @@
 
 #include "common/clock.h"
 #include "common/flags.h"
-#include "common/log.h"
+#include "common/span_log.h"
 #include "common/status_macros.h"
 #include "frontend/admin_service.h"
 #include "frontend/completions_service.h"
+#include "frontend/metrics_server.h"
+#include "frontend/request_meter.h"
 #include "model/checkpoint.h"
 #include "proto/status_conversion.h"
 #include "router/admission.h"
@@ -15,6 +17,7 @@
 #include "router/retry_budget.h"
 #include "router/route_chooser.h"
 #include "router/router_generator.h"
+#include "router/router_metrics.h"
 
 namespace baton {
 
@@ -24,13 +27,25 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const Checkpoint& checkpoi
   options.fleet.tokenizer_fingerprint = checkpoint.tokenizer().fingerprint();
   auto index = std::make_unique<PrefixIndex>(options.index);
   ASSIGN_OR_RETURN(std::unique_ptr<Fleet> fleet, Fleet::Create(options.fleet, *index));
-  auto router = std::unique_ptr<Router>(
-      new Router(checkpoint, std::move(options), std::move(index), std::move(fleet)));
+  std::unique_ptr<SpanFile> spans;
+  if (!options.trace_file.empty()) {
+    ASSIGN_OR_RETURN(spans, SpanFile::Create(options.trace_file, {.service = "baton-router"}));
+  }
+  auto router = std::unique_ptr<Router>(new Router(checkpoint, std::move(options), std::move(index),
+                                                   std::move(fleet), std::move(spans)));
   const std::vector<ServedService> services = {
       {.name = v1::Completions::service_full_name(), .service = router->completions_.get()},
       {.name = v1::Admin::service_full_name(), .service = router->admin_.get()},
       {.name = v1::Fleet::service_full_name(), .service = router->registrations_.get()}};
   ASSIGN_OR_RETURN(router->server_, GrpcServer::Start(router->options_.server, services));
+  if (!router->options_.metrics_listen.empty()) {
+    ASSIGN_OR_RETURN(
+        router->metrics_server_,
+        MetricsServer::Start(router->options_.metrics_listen, /*advertise_host=*/"",
+                             router->metrics_->MakeCollectable(
+                                 [router = router.get()] { return router->Snapshot(); })));
+    router->server_->AddDoor("metrics", router->metrics_server_->address());
+  }
   router->server_->BeforeStop([service = router->registrations_.get()] { service->EndStreams(); });
   router->fleet_->Start(
       [server = router->server_.get()](bool can_serve) { server->SetReady(can_serve); });
@@ -40,10 +55,13 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const Checkpoint& checkpoi
 Router::Router(const Checkpoint& checkpoint,
                RouterOptions options,
                std::unique_ptr<PrefixIndex> index,
-               std::unique_ptr<Fleet> fleet)
+               std::unique_ptr<Fleet> fleet,
+               std::unique_ptr<SpanFile> spans)
     : options_(std::move(options)),
       model_name_(checkpoint.config().name),
       started_(Clock::System().Now()),
+      spans_(std::move(spans)),
+      metrics_(std::make_unique<RouterMetrics>(model_name_)),
       index_(std::move(index)),
       fleet_(std::move(fleet)),
       registrations_(std::make_unique<FleetService>(*fleet_)),
@@ -52,16 +70,21 @@ Router::Router(const Checkpoint& checkpoint,
       generator_(std::make_unique<RouterGenerator>(
           RoutingParts{.chooser = *chooser_,
                        .retries = *retries_,
+                       .metrics = *metrics_,
                        .model_fingerprint = options_.fleet.model_fingerprint,
                        .tokenizer_fingerprint = options_.fleet.tokenizer_fingerprint})),
       admission_(std::make_unique<AdmissionGenerator>(
           *generator_,
           AdmissionOptions{.queue_size = options_.queue_size,
                            .limit = [this] { return Capacity(); }})),
+      metered_(std::make_unique<MeteredGenerator>(*admission_, metrics_->requests())),
       completions_(std::make_unique<CompletionsService>(
           checkpoint,
-          *admission_,
-          CompletionsOptions{.model_name = model_name_, .zones = {.of_others = options_.zone}})),
+          *metered_,
+          CompletionsOptions{.model_name = model_name_,
+                             .zones = {.of_others = options_.zone},
+                             .spans = spans_.get(),
+                             .span_name = "router.request"})),
       admin_(std::make_unique<AdminService>([this] { return Snapshot(); })) {}
 
 Router::~Router() {

@@ -17,9 +17,13 @@ class AdmissionGenerator;
 class Checkpoint;
 class CompletionsService;
 class FleetService;
+class MeteredGenerator;
+class MetricsServer;
 class RetryBudget;
 class RouteChooser;
 class RouterGenerator;
+class RouterMetrics;
+class SpanFile;
 
 struct RouterOptions {
   GrpcServerOptions server;
@@ -29,6 +33,8 @@ struct RouterOptions {
   RouteOptions route;
   std::string policy_name = "prefix";  // of route.policy, as it is shown
   std::string zone;                    // of requests that name none; empty: any worker will do
+  std::string metrics_listen;          // host:port; empty: none
+  std::string trace_file;              // path; empty: none
 };
 
 // The router: completions over a fleet of workers. Ready while some decode worker may get requests.
@@ -51,7 +57,8 @@ class Router {
   Router(const Checkpoint& checkpoint,
          RouterOptions options,
          std::unique_ptr<PrefixIndex> index,
-         std::unique_ptr<Fleet> fleet);
+         std::unique_ptr<Fleet> fleet,
+         std::unique_ptr<SpanFile> spans);
 
   v1::StatusResponse Snapshot() const;
   // Sequences that the decode workers run at once.
@@ -61,6 +68,8 @@ class Router {
   const std::string model_name_;
   const TimePoint started_;
   // Destroyed from the last to the first: calls end before what they use goes.
+  std::unique_ptr<SpanFile> spans_;  // null without
+  std::unique_ptr<RouterMetrics> metrics_;
   std::unique_ptr<PrefixIndex> index_;
   std::unique_ptr<Fleet> fleet_;
   std::unique_ptr<FleetService> registrations_;
@@ -68,8 +77,10 @@ class Router {
   std::unique_ptr<RetryBudget> retries_;
   std::unique_ptr<RouterGenerator> generator_;
   std::unique_ptr<AdmissionGenerator> admission_;
+  std::unique_ptr<MeteredGenerator> metered_;
   std::unique_ptr<CompletionsService> completions_;
   std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<MetricsServer> metrics_server_;  // null without
   std::unique_ptr<GrpcServer> server_;
 };
 

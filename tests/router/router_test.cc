@@ -461,6 +461,8 @@ TEST_F(RouterTest, StatusShowsTheFleetAndCountsRequests) {
   EXPECT_EQ(status.workers(1).description().role(), v1::ROLE_PREFILL);
   EXPECT_EQ(status.requests().at("colocated/SHORT_PROMPT"), 3u);
   EXPECT_EQ(status.requests().at("INVALID_ARGUMENT"), 1u);
+  EXPECT_EQ(status.policy(), "prefix");
+  EXPECT_EQ(status.prefix_index().query_tokens(), 15u);
 }
 
 }  // namespace
