@@ -16,6 +16,8 @@
 namespace baton {
 namespace {
 
+constexpr std::chrono::milliseconds kFitEvery{1000};
+
 std::uint64_t IdentityOf(const std::string& address) {
   std::uint64_t identity = 0;
   std::memcpy(&identity, Sha256Of(address).data(), sizeof(identity));
@@ -69,8 +71,10 @@ absl::StatusOr<FleetWorker*> Fleet::AddWorker(v1::Role role,
   return place->get();
 }
 
-void Fleet::Start(std::function<void(bool)> can_serve) {
+void Fleet::Start(std::function<void(bool)> can_serve,
+                  std::function<void(const FleetRates&)> rates_fitted) {
   can_serve_changed_ = std::move(can_serve);
+  rates_fitted_ = std::move(rates_fitted);
   thread_ = std::jthread([this] { Run(); });
 }
 
@@ -118,11 +122,46 @@ void Fleet::Run() {
     for (const std::shared_ptr<WatchCall>& watch : due) {
       watch->Begin();
     }
+    FitCosts();
     absl::MutexLock lock(&mutex_);
     const auto awake = [this]()
                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return news_ || stopping_; };
     const TimePoint now = Clock::System().Now();
     mutex_.AwaitWithTimeout(absl::Condition(&awake), absl::FromChrono(NextEvent(now) - now));
+  }
+}
+
+// On the fleet's thread; the fitting takes no lock.
+void Fleet::FitCosts() {
+  std::vector<v1::WorkerDescription> described;
+  std::vector<WorkerSlot> slots;
+  {
+    absl::MutexLock lock(&mutex_);
+    const TimePoint now = Clock::System().Now();
+    if (now < next_fit_) {
+      return;
+    }
+    next_fit_ = now + kFitEvery;
+    for (const std::unique_ptr<FleetWorker>& worker : workers_) {
+      if (worker != nullptr && worker->usable()) {
+        described.push_back(worker->description);
+        slots.push_back(worker->slot);
+      }
+    }
+  }
+  std::vector<WorkerCosts> costs = FitCostsOfEach(described);
+  FleetRates rates = RatesOfAll(described);
+  if (rates_fitted_) {
+    rates_fitted_(rates);
+  }
+  absl::MutexLock lock(&mutex_);
+  rates_ = std::move(rates);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    FleetWorker* worker = workers_[slots[i].value()].get();
+    if (worker != nullptr && worker->instance == described[i].instance_id()) {
+      worker->costs = std::move(costs[i]);
+      view_is_old_ = true;
+    }
   }
 }
 
@@ -141,7 +180,7 @@ std::vector<std::shared_ptr<WatchCall>> Fleet::TakeDue(TimePoint now) {
 
 // When a watch is due, or a report or a word about a worker has grown too old, whichever is first.
 TimePoint Fleet::NextEvent(TimePoint now) const {
-  TimePoint next = now + options_.dead_after;
+  TimePoint next = std::max(next_fit_, now);
   for (const std::unique_ptr<FleetWorker>& worker : workers_) {
     if (worker == nullptr) {
       continue;
@@ -222,7 +261,8 @@ void Fleet::MakeView() {
                      .max_sequences = description.max_sequences(),
                      .channel = worker->channel,
                      .counts = worker->counts,
-                     .costs = NominalCosts()});
+                     .costs = worker->costs.model,
+                     .transport = worker->costs.transport});
     view->by_slot[worker->slot.value()] = usable;
     (worker->role == v1::ROLE_DECODE ? view->decode : view->prefill).push_back(std::move(usable));
   }
@@ -259,6 +299,11 @@ std::vector<v1::WorkerStatus> Fleet::Status() const {
     status.mutable_description()->set_role(worker->role);
   }
   return all;
+}
+
+FleetRates Fleet::rates() const {
+  absl::MutexLock lock(&mutex_);
+  return rates_;
 }
 
 std::uint64_t Fleet::resyncs() const {

@@ -20,6 +20,7 @@
 #include "proto/tls_credentials.h"
 #include "router/fleet_view.h"
 #include "router/prefix_index.h"
+#include "router/worker_costs.h"
 #include "router/worker_kv.h"
 
 namespace baton {
@@ -64,7 +65,10 @@ class Fleet {
   // Begins to watch. `can_serve` is called on the fleet's thread, first at once and then on every
   // change of whether some decode worker may get requests. It is not true before every worker of
   // the static list has been asked once, so that the first long prompt finds the prefill workers.
-  void Start(std::function<void(bool)> can_serve);
+  //
+  // `rates_fitted` is called on that thread too, about every second.
+  void Start(std::function<void(bool)> can_serve,
+             std::function<void(const FleetRates&)> rates_fitted = {});
   // Begins no more watches and ends those under way; after it `can_serve` is not called any more.
   // Any number of times, not from `can_serve`.
   void Stop();
@@ -74,6 +78,7 @@ class Fleet {
   // What `baton status` shows: decode workers first, each role in the order of the list, then as
   // they registered.
   std::vector<v1::WorkerStatus> Status() const;
+  FleetRates rates() const;
   std::uint64_t resyncs() const;
 
   // A stream of reports. `listed`: the worker of the static list that is watched.
@@ -90,6 +95,7 @@ class Fleet {
   absl::StatusOr<FleetWorker*> AddWorker(v1::Role role, const std::string& address, bool listed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
+  void FitCosts();
   std::vector<std::shared_ptr<WatchCall>> TakeDue(TimePoint now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TimePoint NextEvent(TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -124,12 +130,16 @@ class Fleet {
   std::uint64_t next_arrival_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t resyncs_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const FleetView> view_ ABSL_GUARDED_BY(mutex_);
+  FleetRates rates_ ABSL_GUARDED_BY(mutex_);
+  TimePoint next_fit_ ABSL_GUARDED_BY(mutex_);
   bool view_is_old_ ABSL_GUARDED_BY(mutex_) = false;
   bool news_ ABSL_GUARDED_BY(mutex_) = false;  // something for the thread to look at
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::function<void(bool)> can_serve_changed_;  // set before the thread begins
-  std::jthread thread_;                          // last: it uses all of the above
+  // Set before the thread begins.
+  std::function<void(bool)> can_serve_changed_;
+  std::function<void(const FleetRates&)> rates_fitted_;
+  std::jthread thread_;  // last: it uses all of the above
 };
 
 }  // namespace baton

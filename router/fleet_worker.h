@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "router/fleet_view.h"
 #include "router/watch_call.h"
+#include "router/worker_costs.h"
 #include "router/worker_kv.h"
 
 namespace baton {
@@ -42,6 +43,7 @@ struct FleetWorker {
   v1::WorkerDescription description;  // the last one received
   std::string instance;               // of the process that has the place; empty: of none so far
   std::uint32_t layout = 0;
+  WorkerCosts costs{.model = NominalCosts()};
 
   bool usable() const { return alive && problem.empty(); }
 };

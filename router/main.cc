@@ -16,6 +16,9 @@
 
 namespace {
 
+// --colocate-below-tokens: where disaggregation is measured to pay.
+constexpr char kMeasured[] = "measured";
+
 struct RouterFlags {
   baton::ServerFlags server;
   std::vector<std::string> decode;
@@ -39,15 +42,12 @@ absl::Status CheckWorkers(const char* flag, const std::vector<std::string>& addr
 }
 
 absl::Status CheckRoute(const RouterFlags& flags) {
-  if (flags.colocate_below_tokens == "measured") {
-    return absl::InvalidArgumentError(
-        "--colocate-below-tokens: measured comes with a later version; give a number of tokens");
-  }
   std::uint32_t tokens = 0;
-  if (!absl::SimpleAtoi(flags.colocate_below_tokens, &tokens)) {
-    return absl::InvalidArgumentError(absl::StrCat("--colocate-below-tokens: \"",
-                                                   flags.colocate_below_tokens,
-                                                   "\" is not a number of tokens"));
+  if (flags.colocate_below_tokens != kMeasured &&
+      !absl::SimpleAtoi(flags.colocate_below_tokens, &tokens)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--colocate-below-tokens: \"", flags.colocate_below_tokens,
+                     "\" is neither a number of tokens nor \"", kMeasured, "\""));
   }
   if (!baton::ParseRoutePolicyKind(flags.policy).has_value()) {
     return absl::InvalidArgumentError(
@@ -61,8 +61,10 @@ void AddRouterFlags(baton::Flags& flags, RouterFlags& settings) {
   baton::AddServerFlags(flags, baton::ServerKind::kRouter, settings.server);
   flags.TextList("decode", &settings.decode, "host:port of a decode worker");
   flags.TextList("prefill", &settings.prefill, "host:port of a prefill worker");
-  flags.Text("colocate-below-tokens", &settings.colocate_below_tokens,
-             "prompts with fewer uncached tokens are served whole by the decode worker");
+  flags.Text(
+      "colocate-below-tokens", &settings.colocate_below_tokens,
+      "prompts with fewer uncached tokens are served whole by the decode worker; measured: the "
+      "length from which on splitting is measured to pay here");
   flags.Text("policy", &settings.policy,
              "prefix: where the first token is predicted to come soonest; session: as prefix, but "
              "requests of one session stay together; least-loaded; round-robin");
@@ -84,16 +86,19 @@ absl::StatusOr<int> Serve(const RouterFlags& flags) {
   if (!checkpoint.ok()) {
     return checkpoint.status();
   }
-  std::uint32_t colocate_below_tokens = 0;
-  (void)absl::SimpleAtoi(flags.colocate_below_tokens,
-                         &colocate_below_tokens);  // checked by the flags
+  const bool measured = flags.colocate_below_tokens == kMeasured;
+  baton::RouteOptions route{.policy = *baton::ParseRoutePolicyKind(flags.policy)};
+  std::uint32_t tokens = 0;
+  if (!measured && absl::SimpleAtoi(flags.colocate_below_tokens, &tokens)) {
+    route.colocate_below_tokens = tokens;
+  }
   auto router = baton::Router::Start(
       **checkpoint,
       {.server = baton::MakeGrpcServerOptions(flags.server, "router"),
        .fleet = {.decode = flags.decode, .prefill = flags.prefill, .tls = flags.server.tls},
        .queue_size = static_cast<std::size_t>(flags.queue_size),
-       .route = {.policy = *baton::ParseRoutePolicyKind(flags.policy),
-                 .colocate_below_tokens = colocate_below_tokens},
+       .route = route,
+       .measured_crossover = measured,
        .policy_name = flags.policy,
        .zone = flags.server.zone,
        .metrics_listen = flags.server.metrics_listen,

@@ -1,9 +1,11 @@
 #include "router/router.h"
 
+#include <limits>
 #include <utility>
 
 #include "common/clock.h"
 #include "common/flags.h"
+#include "common/log.h"
 #include "common/span_log.h"
 #include "common/status_macros.h"
 #include "frontend/admin_service.h"
@@ -14,6 +16,7 @@
 #include "proto/status_conversion.h"
 #include "router/admission.h"
 #include "router/fleet_service.h"
+#include "router/measured_rates.h"
 #include "router/retry_budget.h"
 #include "router/route_chooser.h"
 #include "router/router_generator.h"
@@ -48,7 +51,8 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const Checkpoint& checkpoi
   }
   router->server_->BeforeStop([service = router->registrations_.get()] { service->EndStreams(); });
   router->fleet_->Start(
-      [server = router->server_.get()](bool can_serve) { server->SetReady(can_serve); });
+      [server = router->server_.get()](bool can_serve) { server->SetReady(can_serve); },
+      [router = router.get()](const FleetRates& rates) { router->TakeRates(rates); });
   return router;
 }
 
@@ -100,6 +104,19 @@ std::size_t Router::Capacity() const {
   return sequences;
 }
 
+void Router::TakeRates(const FleetRates& rates) {
+  if (!options_.measured_crossover || !rates.crossover.ok()) {
+    return;
+  }
+  // Where it pays at no length nothing is split that need not be.
+  constexpr std::size_t kNever = std::numeric_limits<std::uint32_t>::max();
+  const std::size_t tokens = rates.crossover->value_or(kNever);
+  if (tokens != chooser_->colocate_below_tokens()) {
+    LogEvent(LogLevel::kInfo, "router.crossover_measured", {{"prompt_tokens", tokens}});
+    chooser_->set_colocate_below_tokens(tokens);
+  }
+}
+
 int Router::Run() {
   return server_->Run(*completions_);
 }
@@ -126,6 +143,13 @@ v1::StatusResponse Router::Snapshot() const {
   index.set_query_tokens(placed.query_tokens);
   index.set_hit_tokens(placed.hit_tokens);
   status.set_policy(options_.policy_name);
+  const FleetRates rates = fleet_->rates();
+  *status.mutable_crossover() = DescribeCrossover(
+      rates.crossover, static_cast<std::uint32_t>(options_.route.colocate_below_tokens),
+      options_.measured_crossover);
+  if (rates.rates.has_value()) {
+    *status.mutable_rates() = *rates.rates;
+  }
   *status.mutable_admission() = admission_->Status();
   status.mutable_admission()->set_retried(retries_->retried());
   status.mutable_admission()->set_retries_denied(retries_->denied());

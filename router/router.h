@@ -31,6 +31,9 @@ struct RouterOptions {
   PrefixIndex::Options index;
   std::size_t queue_size = 256;  // requests that wait for a place at a worker
   RouteOptions route;
+  // Prompts are split from the length on from which it is measured to pay here, instead of from
+  // route.colocate_below_tokens on, which counts until enough was measured.
+  bool measured_crossover = false;
   std::string policy_name = "prefix";  // of route.policy, as it is shown
   std::string zone;                    // of requests that name none; empty: any worker will do
   std::string metrics_listen;          // host:port; empty: none
@@ -61,6 +64,7 @@ class Router {
          std::unique_ptr<SpanFile> spans);
 
   v1::StatusResponse Snapshot() const;
+  void TakeRates(const FleetRates& rates);
   // Sequences that the decode workers run at once.
   std::size_t Capacity() const;
 

@@ -1,8 +1,71 @@
 #include "router/worker_costs.h"
 
+#include <utility>
+
 #include "common/check.h"
+#include "router/measured_rates.h"
 
 namespace baton {
+namespace {
+
+bool Alike(double a, double b) {
+  return a <= kAlike * b && b <= kAlike * a;
+}
+
+// Compares what `own` was measured at; the curves agree elsewhere if they do there.
+bool IsLikeFleet(const MeasuredRates& own, const CostModel& fleet) {
+  for (const PrefillRate& rate : own.prefill) {
+    if (!Alike(rate.prompt_tokens / rate.tokens_per_second,
+               fleet.PrefillSeconds(rate.prompt_tokens))) {
+      return false;
+    }
+  }
+  for (const DecodeStep& step : own.decode) {
+    if (!Alike(step.step_seconds, fleet.DecodeStepSeconds(step.batch, step.depth_tokens))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<PrefillRate> PrefillOf(const v1::WorkerDescription& worker) {
+  std::vector<PrefillRate> rates;
+  for (const v1::WorkerRates::PrefillRate& rate : worker.rates().prefill()) {
+    rates.push_back(
+        {.prompt_tokens = rate.prompt_tokens(), .tokens_per_second = rate.tokens_per_second()});
+  }
+  return rates;
+}
+
+std::vector<DecodeStep> DecodeOf(const v1::WorkerDescription& worker) {
+  std::vector<DecodeStep> steps;
+  for (const v1::WorkerRates::DecodeStep& step : worker.rates().decode()) {
+    steps.push_back({.batch = step.batch(),
+                     .depth_tokens = step.depth_tokens(),
+                     .step_seconds = step.step_seconds()});
+  }
+  return steps;
+}
+
+std::shared_ptr<const CostModel> CostsOf(const v1::WorkerDescription& worker,
+                                         const std::shared_ptr<const CostModel>& fleet) {
+  MeasuredRates own = fleet->rates();
+  own.prefill = PrefillOf(worker);
+  own.decode = DecodeOf(worker);
+  if (IsLikeFleet(own, *fleet)) {
+    return fleet;
+  }
+  if (own.prefill.empty()) {
+    own.prefill = fleet->rates().prefill;
+  }
+  if (own.decode.empty()) {
+    own.decode = fleet->rates().decode;
+  }
+  absl::StatusOr<CostModel> model = CostModel::Fit(std::move(own));  // checks what the worker sent
+  return model.ok() ? std::make_shared<const CostModel>(*std::move(model)) : fleet;
+}
+
+}  // namespace
 
 std::shared_ptr<const CostModel> NominalCosts() {
   static const auto* const costs = [] {
@@ -22,6 +85,30 @@ std::shared_ptr<const CostModel> NominalCosts() {
         std::make_shared<const CostModel>(*std::move(model)));
   }();
   return *costs;
+}
+
+std::vector<WorkerCosts> FitCostsOfEach(std::span<const v1::WorkerDescription> workers) {
+  std::vector<WorkerCosts> costs(workers.size(), WorkerCosts{.model = NominalCosts()});
+  absl::StatusOr<CostModel> merged = FitCosts(workers);
+  if (!merged.ok()) {
+    return costs;
+  }
+  const auto fleet = std::make_shared<const CostModel>(*std::move(merged));
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    costs[i].model = CostsOf(workers[i], fleet);
+    if (!fleet->rates().transports.empty()) {
+      costs[i].transport = fleet->rates().transports.front();
+    }
+  }
+  return costs;
+}
+
+FleetRates RatesOfAll(std::span<const v1::WorkerDescription> workers) {
+  FleetRates all{.crossover = FindCrossover(workers)};
+  if (const absl::StatusOr<MeasuredRates> rates = MergeRates(workers); rates.ok()) {
+    all.rates = ToProto(*rates);
+  }
+  return all;
 }
 
 }  // namespace baton

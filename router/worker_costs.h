@@ -1,13 +1,42 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "baton/v1/worker.pb.h"
 #include "planner/cost_model.h"
 
 namespace baton {
 
-// The cost model of a worker of which nothing was measured yet: round figures whose ratios decide,
+// The cost model of workers of which nothing was measured yet: round figures whose ratios decide,
 // not their sizes. Lives for the whole program.
 std::shared_ptr<const CostModel> NominalCosts();
+
+// What a worker's work takes, as far as anybody knows.
+struct WorkerCosts {
+  std::shared_ptr<const CostModel> model;  // never null
+  std::optional<TransportRate> transport;  // of handoffs in this fleet; absent: none was timed
+};
+
+// A worker whose own rates differ from the fleet's by less than this factor is taken to be like the
+// others: what is measured on a busy machine moves that much.
+inline constexpr double kAlike = 1.5;
+
+// The costs of each worker, in the same order: those of the whole fleet (router/measured_rates.h),
+// or its own where they are clearly others, filled up from the fleet's where it has none. Pure.
+std::vector<WorkerCosts> FitCostsOfEach(std::span<const v1::WorkerDescription> workers);
+
+// What the rates of the whole fleet say.
+struct FleetRates {
+  // See FindCrossover. FAILED_PRECONDITION until enough was measured.
+  absl::StatusOr<std::optional<std::uint32_t>> crossover =
+      absl::FailedPreconditionError("no worker was asked yet");
+  std::optional<v1::Rates> rates;  // absent until enough was measured
+};
+FleetRates RatesOfAll(std::span<const v1::WorkerDescription> workers);
 
 }  // namespace baton
