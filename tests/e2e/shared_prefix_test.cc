@@ -56,11 +56,12 @@ class SharedPrefixTest : public testing::Test {
                FromProtoDuration(response.timeline().time_to_first_token()))
         .count();
   }
-  // The router has been told of all that these requests have left in the caches.
+  // The router has been told of all that these requests have left in the caches: each prefix in
+  // that of a decode and of a prefill worker.
   bool AwaitIndexed(std::uint64_t tokens) {
     return WaitUntil([&] {
       const auto status = cluster_->router().Status();
-      return status.ok() && status->prefix_index().blocks() >= tokens / 16;
+      return status.ok() && status->prefix_index().entries() >= 2 * tokens / 16;
     });
   }
 
