@@ -31,6 +31,17 @@ v1::RouterNotice ResyncNotice() {
   return notice;
 }
 
+std::uint64_t Beyond(std::uint64_t reported, PeakCount& own) {
+  const std::uint64_t known = own.TakePeak();
+  return reported > known ? reported - known : 0;
+}
+
+void NoteLoad(const v1::EngineLoad& load, WorkerCounts& counts) {
+  counts.others_decoding = Beyond(load.decoding_sequences(), counts.decoding);
+  counts.others_context_tokens = Beyond(load.running_context_tokens(), counts.context_tokens);
+  counts.others_prefill_tokens = Beyond(load.queued_prefill_tokens(), counts.prefill_tokens);
+}
+
 }  // namespace
 
 FeedId Fleet::OpenFeed(std::optional<WorkerSlot> listed, Notify notify) {
@@ -154,10 +165,7 @@ void Fleet::Accept(FleetWorker& worker, const v1::WorkerDescription& description
     LogEvent(LogLevel::kInfo, "fleet.worker_alive",
              {{"worker", worker.address}, {"instance", ToHex(description.instance_id())}});
   }
-  const v1::EngineLoad& load = description.load();
-  worker.counts->reported_prefill_tokens.store(load.queued_prefill_tokens());
-  worker.counts->reported_decoding.store(load.decoding_sequences());
-  worker.counts->reported_context_tokens.store(load.running_context_tokens());
+  NoteLoad(description.load(), *worker.counts);
   const absl::StatusOr<EngineIdentity> identity = FromProto(description.identity());
   const std::uint32_t layout =
       identity.ok()

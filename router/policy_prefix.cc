@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <vector>
 
 #include "router/policy_prediction.h"
@@ -36,6 +37,7 @@ class PrefixPolicy final : public RoutePolicy {
     if (ways.empty()) {
       return NoPrefillWorker();
     }
+    PreferWhole(ways);
     std::vector<double> costs;
     std::vector<const RouteCandidate*> workers;
     for (const RouteOption& way : ways) {
@@ -43,6 +45,23 @@ class PrefixPolicy final : public RoutePolicy {
       workers.push_back(&candidates.decode[way.decode]);
     }
     return prediction.Decide(ways[ChooseNearEqual(costs, workers, request.random)]);
+  }
+
+ private:
+  // Of ways that are as good, those that move no blocks: what others need the network for is in no
+  // prediction. So a prefix that a decode worker holds draws its requests, though a prefill worker
+  // that holds it too would be nearly as quick.
+  static void PreferWhole(std::vector<RouteOption>& ways) {
+    const auto lowest = std::min_element(
+        ways.begin(), ways.end(),
+        [](const RouteOption& a, const RouteOption& b) { return a.cost < b.cost; });
+    const double limit = lowest->cost * (1 + kNearEqual);
+    const bool whole = std::any_of(ways.begin(), ways.end(), [limit](const RouteOption& way) {
+      return !way.prefill.has_value() && way.cost <= limit;
+    });
+    if (whole) {
+      std::erase_if(ways, [](const RouteOption& way) { return way.prefill.has_value(); });
+    }
   }
 };
 

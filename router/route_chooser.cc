@@ -19,19 +19,14 @@ std::uint64_t RandomBits() {
   return generator();
 }
 
-// The greater of what the worker has told, of all routers' requests, and of what this router has
-// sent: each of the two lacks what the other has, and adding them would count most of it twice.
 WorkerLoad LoadOf(const WorkerCounts& counts) {
-  const std::uint64_t running =
-      std::max<std::uint64_t>(counts.reported_decoding.load(), counts.decoding.load());
-  const std::uint64_t context =
-      std::max(counts.reported_context_tokens.load(), counts.context_tokens.load());
-  const std::uint64_t queued =
-      std::max(counts.reported_prefill_tokens.load(), counts.prefill_tokens.load());
-  return {.queued_prefill_tokens = static_cast<double>(queued),
-          .running_sequences = static_cast<double>(running),
-          .depth_tokens =
-              running > 0 ? static_cast<double>(context) / static_cast<double>(running) : 0};
+  const auto running = static_cast<double>(counts.others_decoding + counts.decoding.now());
+  const auto context =
+      static_cast<double>(counts.others_context_tokens + counts.context_tokens.now());
+  return {.queued_prefill_tokens =
+              static_cast<double>(counts.others_prefill_tokens + counts.prefill_tokens.now()),
+          .running_sequences = running,
+          .depth_tokens = running > 0 ? context / running : 0};
 }
 
 RouteCandidate CandidateOf(const UsableWorker& worker, const PrefixMatches& matches) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -9,20 +10,42 @@
 
 namespace baton {
 
-// What one worker has to do: by its last report, and by this router's own requests, which count at
-// once. Shared with the calls it counts, which may end after the fleet. Thread-safe.
+// A count that goes up and down, and how high it was since somebody last asked. Thread-safe.
+class PeakCount {
+ public:
+  void Add(std::uint64_t more) {
+    const std::uint64_t now = now_.fetch_add(more, std::memory_order_relaxed) + more;
+    std::uint64_t peak = peak_.load(std::memory_order_relaxed);
+    while (peak < now && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+    }
+  }
+  void Subtract(std::uint64_t less) { now_.fetch_sub(less, std::memory_order_relaxed); }
+
+  std::uint64_t now() const { return now_.load(std::memory_order_relaxed); }
+  std::uint64_t TakePeak() { return std::max(peak_.exchange(now()), now()); }
+
+ private:
+  std::atomic<std::uint64_t> now_{0};
+  std::atomic<std::uint64_t> peak_{0};
+};
+
+// What one worker has to do: for this router, as of now, and for others, as of its last report.
+// Shared with the calls it counts, which may end after the fleet. Thread-safe.
 struct WorkerCounts {
-  // By the last report, from all routers.
-  std::atomic<std::uint64_t> reported_prefill_tokens{0};  // still to be computed
-  std::atomic<std::uint32_t> reported_decoding{0};        // sequences
-  std::atomic<std::uint64_t> reported_context_tokens{0};  // of these, together
+  // Of others: what the last report said beyond the most that this router had there since the
+  // report before, for the worker counted at some time between the two. So a request of this router
+  // counts from its choice to its end, however old the report is.
+  std::atomic<std::uint64_t> others_decoding{0};        // sequences
+  std::atomic<std::uint64_t> others_context_tokens{0};  // of these, together
+  std::atomic<std::uint64_t> others_prefill_tokens{0};  // still to be computed
 
   // Of this router.
-  std::atomic<std::uint64_t> in_flight{0};          // requests
-  std::atomic<std::uint64_t> dispatched{0};         // requests, since the start
-  std::atomic<std::uint64_t> decoding{0};           // sequences that decode here, or will
-  std::atomic<std::uint64_t> context_tokens{0};     // of these sequences' prompts, together
-  std::atomic<std::uint64_t> prefill_tokens{0};     // of requests without a first token yet
+  PeakCount decoding;                        // sequences that decode here, or will
+  PeakCount context_tokens;                  // of these sequences' prompts, together
+  PeakCount prefill_tokens;                  // of requests without a first token yet
+  std::atomic<std::uint64_t> in_flight{0};   // requests
+  std::atomic<std::uint64_t> dispatched{0};  // requests, since the start
+
   std::atomic<TimePoint> avoid_until{TimePoint()};  // a request has found it unreachable
 };
 
@@ -40,16 +63,16 @@ class LoadMark {
       : counts_(std::move(counts)), load_(load) {
     counts_->in_flight.fetch_add(1, std::memory_order_relaxed);
     counts_->dispatched.fetch_add(1, std::memory_order_relaxed);
-    counts_->decoding.fetch_add(load.decoding, std::memory_order_relaxed);
-    counts_->context_tokens.fetch_add(load.context_tokens, std::memory_order_relaxed);
-    counts_->prefill_tokens.fetch_add(load.prefill_tokens, std::memory_order_relaxed);
+    counts_->decoding.Add(load.decoding);
+    counts_->context_tokens.Add(load.context_tokens);
+    counts_->prefill_tokens.Add(load.prefill_tokens);
   }
   ~LoadMark() {
     if (counts_ != nullptr) {
       EndPrefill();
       counts_->in_flight.fetch_sub(1, std::memory_order_relaxed);
-      counts_->decoding.fetch_sub(load_.decoding, std::memory_order_relaxed);
-      counts_->context_tokens.fetch_sub(load_.context_tokens, std::memory_order_relaxed);
+      counts_->decoding.Subtract(load_.decoding);
+      counts_->context_tokens.Subtract(load_.context_tokens);
     }
   }
   LoadMark(LoadMark&& other) noexcept { *this = std::move(other); }
@@ -62,8 +85,7 @@ class LoadMark {
   // The prompt is computed.
   void EndPrefill() {
     if (counts_ != nullptr) {
-      counts_->prefill_tokens.fetch_sub(std::exchange(load_.prefill_tokens, 0),
-                                        std::memory_order_relaxed);
+      counts_->prefill_tokens.Subtract(std::exchange(load_.prefill_tokens, 0));
     }
   }
 

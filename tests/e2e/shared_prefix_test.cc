@@ -38,6 +38,12 @@ class SharedPrefixTest : public testing::Test {
     cluster_ = *std::move(cluster);
   }
 
+  void TearDown() override {
+    if (HasFailure() && cluster_ != nullptr) {
+      ADD_FAILURE() << "the router wrote:\n" << cluster_->router().process().ErrorOutput();
+    }
+  }
+
   static v1::CompleteRequest Request(std::uint64_t family, std::uint64_t number) {
     Tokens prompt = RandomTokens(family, kSharedTokens, kFirstToken, kEndToken);
     const Tokens own = RandomTokens(1'000'000 + number, kOwnTokens, kFirstToken, kEndToken);

@@ -45,7 +45,14 @@ class RouteChooserTest : public testing::Test {
     *description.mutable_identity() = ToProto(Identity());
     const FeedId feed = fleet_->OpenFeed(std::nullopt, [](const v1::RouterNotice&) {});
     feeds_[address] = feed;
+    described_[address] = report;
     ASSERT_EQ(fleet_->OnReport(feed, report), absl::OkStatus());
+  }
+  void Report(const std::string& address, std::uint32_t decoding, std::uint64_t queued_tokens) {
+    v1::EngineLoad& load = *described_.at(address).mutable_description()->mutable_load();
+    load.set_decoding_sequences(decoding);
+    load.set_queued_prefill_tokens(queued_tokens);
+    ASSERT_EQ(fleet_->OnReport(feeds_.at(address), described_.at(address)), absl::OkStatus());
   }
   void Hold(const std::string& address, const std::vector<PrefixHash>& hashes) {
     v1::WorkerReport report;
@@ -75,6 +82,7 @@ class RouteChooserTest : public testing::Test {
   PrefixIndex index_{{.most_entries = 10'000}};
   std::unique_ptr<Fleet> fleet_ = *Fleet::Create({}, index_);
   std::map<std::string, FeedId> feeds_;
+  std::map<std::string, v1::WorkerReport> described_;
   RouteChooser chooser_{*fleet_, index_, {}};
 };
 
@@ -125,10 +133,31 @@ TEST_F(RouteChooserTest, RequestsUnderWayCountAtOnce) {
     EXPECT_LE(share, 16) << address;
   }
   EXPECT_EQ(fleet_->View()->decode[0]->counts->in_flight, shares["127.0.0.1:1"]);
-  EXPECT_EQ(fleet_->View()->decode[0]->counts->prefill_tokens, 400 * shares["127.0.0.1:1"]);
+  EXPECT_EQ(fleet_->View()->decode[0]->counts->prefill_tokens.now(), 400 * shares["127.0.0.1:1"]);
   under_way.clear();
   EXPECT_EQ(fleet_->View()->decode[0]->counts->in_flight, 0u);
-  EXPECT_EQ(fleet_->View()->decode[0]->counts->prefill_tokens, 0u);
+  EXPECT_EQ(fleet_->View()->decode[0]->counts->prefill_tokens.now(), 0u);
+}
+
+// A worker's report is up to 200 ms old: what this router has there counts as of now.
+TEST_F(RouteChooserTest, AnOldReportDoesNotCountARequestThatHasEnded) {
+  Add(v1::ROLE_DECODE, "127.0.0.1:1");
+  const auto load = [this] {
+    const WorkerCounts& counts = *fleet_->View()->decode[0]->counts;
+    return std::make_pair(counts.others_decoding + counts.decoding.now(),
+                          counts.others_prefill_tokens + counts.prefill_tokens.now());
+  };
+  {
+    const absl::StatusOr<ChosenRoute> route = Choose(100);
+    Report("127.0.0.1:1", /*decoding=*/3, /*queued_tokens=*/250);
+    EXPECT_EQ(load(), std::make_pair(std::uint64_t{3}, std::uint64_t{250}));
+  }
+  EXPECT_EQ(load(), std::make_pair(std::uint64_t{2}, std::uint64_t{150})) << "those of others";
+  // One that was on its way when the request ended.
+  Report("127.0.0.1:1", 3, 250);
+  EXPECT_EQ(load(), std::make_pair(std::uint64_t{2}, std::uint64_t{150}));
+  Report("127.0.0.1:1", 0, 0);
+  EXPECT_EQ(load(), std::make_pair(std::uint64_t{0}, std::uint64_t{0}));
 }
 
 TEST_F(RouteChooserTest, ACachedPrefixDrawsARequest) {

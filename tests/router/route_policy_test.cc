@@ -420,6 +420,14 @@ TEST(PrefixPolicy, SharesDistinctPromptsEvenly) {
   }
 }
 
+// A prompt whose beginning a decode worker and a prefill worker both hold: nothing need travel.
+TEST(PrefixPolicy, WhatADecodeWorkerHoldsIsNotFetchedFromAPrefillWorker) {
+  RouteCandidates candidates{.decode = Workers(0, 2), .prefill = Workers(2, 1)};
+  candidates.decode[1].cached_tokens = 2048;
+  candidates.prefill[0].cached_tokens = 2048;
+  EXPECT_THAT(DecodeChoices({.prompt_tokens = 2064}, candidates), testing::ElementsAre(1));
+}
+
 // T63: 500 tokens, 448 of them on a busy worker, none on an idle one. The busy one is the better by
 // the formula until its queue is 448 tokens long, and near-equal 5% around that.
 TEST(PrefixPolicy, FlipsAtTheQueueThatTheFormulaSays) {
