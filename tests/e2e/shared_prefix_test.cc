@@ -104,17 +104,15 @@ TEST_F(SharedPrefixTest, LaterRequestsGoWhereItIsAndAnswerTenTimesSooner) {
 }
 
 // F6, T68: the router is killed under load and started again; it knows what the workers have told
-// it by then, and nothing else.
+// it by then, and nothing else. Under load a prefix may have come to both decode workers.
 TEST_F(SharedPrefixTest, ARestartedRouterFindsThePrefixesAgain) {
   constexpr std::uint64_t kFamilies = 2;
   constexpr std::uint64_t kClients = 2;
   constexpr std::uint64_t kRequests = 4;  // different ones of a client
-  std::map<std::uint64_t, std::string> homes;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Tokens> expected;
   for (std::uint64_t family = 1; family <= kFamilies; ++family) {
     for (std::uint64_t number = 0; number < kRequests; ++number) {
       const v1::CompleteResponse response = Complete(Request(family, number));
-      homes.try_emplace(family, response.timeline().decode_worker());
       expected[{family, number}] = TokensOf(response);
       ASSERT_TRUE(AwaitIndexed(family * kSharedTokens));
     }
@@ -150,7 +148,6 @@ TEST_F(SharedPrefixTest, ARestartedRouterFindsThePrefixesAgain) {
   for (std::uint64_t family = 1; family <= kFamilies; ++family) {
     const v1::CompleteResponse response = Complete(Request(family, 0));
     EXPECT_EQ(response.usage().cached_prompt_tokens() / 16, (kSharedTokens + kOwnTokens - 1) / 16);
-    EXPECT_EQ(response.timeline().decode_worker(), homes[family]);
     EXPECT_EQ(TokensOf(response), expected.at({family, 0}));
   }
 }
