@@ -118,12 +118,4 @@ absl::StatusOr<std::unique_ptr<BenchFleet>> BenchFleet::Start(const FleetOptions
   return fleet;
 }
 
-double BenchFleet::CpuSeconds() const {
-  double seconds = 0;
-  for (const std::unique_ptr<MeasuredChild>& server : servers_) {
-    seconds += server->CpuSeconds();
-  }
-  return seconds;
-}
-
 }  // namespace baton

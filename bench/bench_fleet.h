@@ -36,8 +36,8 @@ class BenchFleet {
 
   const std::string& address() const { return address_; }  // of the router
   bool splits() const { return splits_; }                  // it has prefill workers
-  // Processor time of all its processes so far.
-  double CpuSeconds() const;
+  // Processor time of the router so far.
+  double RouterCpuSeconds() const { return servers_.back()->CpuSeconds(); }
 
  private:
   BenchFleet() = default;
@@ -47,7 +47,7 @@ class BenchFleet {
 
   bool splits_ = false;
   std::string address_;
-  std::vector<std::unique_ptr<MeasuredChild>> servers_;
+  std::vector<std::unique_ptr<MeasuredChild>> servers_;  // the router last
 };
 
 }  // namespace baton

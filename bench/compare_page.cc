@@ -239,6 +239,23 @@ std::string Percent(double predicted, double measured) {
   return absl::StrFormat("%+.0f%%", 100 * (predicted / measured - 1));
 }
 
+void AddBreakEvens(const Crossover& crossover, ReportPage& page) {
+  const auto length = [](const std::optional<int>& prompt) {
+    return prompt.has_value() ? absl::StrCat("from ", *prompt, " tokens") : std::string("never");
+  };
+  std::vector<std::vector<std::string>> rows{
+      {"output", "running", "splitting is quicker, measured", "planner"}};
+  for (const BreakEven& entry : BreakEvensOf(crossover)) {
+    rows.push_back({absl::StrCat(entry.output_tokens), absl::StrCat(entry.running),
+                    length(entry.measured), length(entry.predicted)});
+  }
+  page.Paragraph(
+      "The least of these prompt lengths from which on splitting is quicker for the request "
+      "itself; "
+      "what it spares the running streams is not counted here.");
+  page.Table(rows);
+}
+
 void AddCrossover(const Crossover& crossover, ReportPage& page) {
   const std::optional<double> error = CrossoverError(crossover);
   if (!error.has_value()) {
@@ -268,6 +285,7 @@ void AddCrossover(const Crossover& crossover, ReportPage& page) {
     }
   }
   page.Table(rows);
+  AddBreakEvens(crossover, page);
   for (const int streams : running) {
     AddCrossoverPlot(crossover, streams, page);
   }
@@ -278,10 +296,13 @@ void AddCrossover(const Crossover& crossover, ReportPage& page) {
 std::string ComparePage(const CompareResult& result) {
   ReportPage page("Does splitting prefill from decode pay?");
   page.Verdict(Verdict(result));
-  page.Paragraph(absl::StrFormat(
-      "%s; %s. Model %s, one thread a worker, KV blocks by %s. %s UTC, %.0f seconds%s.",
-      result.machine, result.cores, result.model, result.transport, result.date, result.seconds,
-      result.quick ? "; a quick run, whose numbers repeat only roughly" : ""));
+  page.Paragraph(
+      absl::StrFormat("%s; %s (together %.3f of a core on average). Model %s, one thread a worker, "
+                      "KV blocks by %s. "
+                      "%s UTC, %.0f seconds%s.",
+                      result.machine, result.cores, result.shared_cpu_cores, result.model,
+                      result.transport, result.date, result.seconds,
+                      result.quick ? "; a quick run, whose numbers repeat only roughly" : ""));
   page.Paragraph(
       "Colocated: two decode workers, each prefills its own prompts. Disaggregated: a prefill and "
       "a "

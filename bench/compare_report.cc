@@ -169,7 +169,17 @@ Json CrossoverJson(const Crossover& crossover) {
                      {"predicted_colocated_s", cell.predicted_colocated_seconds},
                      {"predicted_disaggregated_s", cell.predicted_disaggregated_seconds}});
   }
-  Json out = {{"cells", std::move(cells)}};
+  Json break_evens = Json::array();
+  const auto length = [](const std::optional<int>& prompt) {
+    return prompt.has_value() ? Json(*prompt) : Json();
+  };
+  for (const BreakEven& entry : BreakEvensOf(crossover)) {
+    break_evens.push_back({{"output_tokens", entry.output_tokens},
+                           {"running", entry.running},
+                           {"measured_prompt_tokens", length(entry.measured)},
+                           {"predicted_prompt_tokens", length(entry.predicted)}});
+  }
+  Json out = {{"cells", std::move(cells)}, {"break_even", std::move(break_evens)}};
   const std::optional<double> error = CrossoverError(crossover);
   out["prediction_error_median"] = error.has_value() ? Json(*error) : Json();
   out["rates"] = Json::parse(FormatRates(crossover.rates));
@@ -315,8 +325,8 @@ std::optional<double> CrossoverError(const Crossover& crossover) {
   return errors.empty() ? std::nullopt : std::optional(SpreadOf(errors).median);
 }
 
-BreakEven BreakEvenOf(const Crossover& crossover, int output_tokens, int running) {
-  BreakEven found;
+std::vector<BreakEven> BreakEvensOf(const Crossover& crossover) {
+  std::vector<BreakEven> found;
   const auto note = [](bool gains, int prompt, std::optional<int>& least) {
     if (!gains) {
       least.reset();
@@ -325,11 +335,15 @@ BreakEven BreakEvenOf(const Crossover& crossover, int output_tokens, int running
     }
   };
   for (const CrossoverCell& cell : crossover.cells) {  // prompts rise
-    if (cell.output_tokens == output_tokens && cell.running == running) {
-      note(cell.disaggregated_seconds < cell.colocated_seconds, cell.prompt_tokens, found.measured);
-      note(cell.predicted_disaggregated_seconds < cell.predicted_colocated_seconds,
-           cell.prompt_tokens, found.predicted);
+    auto entry = std::find_if(found.begin(), found.end(), [&cell](const BreakEven& other) {
+      return other.output_tokens == cell.output_tokens && other.running == cell.running;
+    });
+    if (entry == found.end()) {
+      entry = found.insert(entry, {.output_tokens = cell.output_tokens, .running = cell.running});
     }
+    note(cell.disaggregated_seconds < cell.colocated_seconds, cell.prompt_tokens, entry->measured);
+    note(cell.predicted_disaggregated_seconds < cell.predicted_colocated_seconds,
+         cell.prompt_tokens, entry->predicted);
   }
   return found;
 }
@@ -352,6 +366,7 @@ Json CompareJson(const CompareResult& result) {
   out["cores"] = result.cores;
   out["model"] = result.model;
   out["transport"] = result.transport;
+  out["shared_cpu_cores"] = result.shared_cpu_cores;
   out["quick"] = result.quick;
   out["date"] = result.date;
   out["seconds"] = result.seconds;

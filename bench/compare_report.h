@@ -66,13 +66,16 @@ std::string CompareTable(const CompareResult& result);
 
 // Median |predicted / measured - 1| of the times of all cells; nullopt of none.
 std::optional<double> CrossoverError(const Crossover& crossover);
-// The least measured prompt length from which every longer one is quicker split; nullopt when the
-// longest is not. The second is what the predictions of the same cells say.
+// The least prompt length of the cells from which every longer one is quicker split; nullopt when
+// the longest is not. The second is what the predictions of the same cells say.
 struct BreakEven {
+  int output_tokens = 0;
+  int running = 0;
   std::optional<int> measured;
   std::optional<int> predicted;
 };
-BreakEven BreakEvenOf(const Crossover& crossover, int output_tokens, int running);
+// One for each output length and number of running streams, in the order of the cells.
+std::vector<BreakEven> BreakEvensOf(const Crossover& crossover);
 
 // What the running chat came to, in milliseconds: medians over the repeats.
 struct ChatFigures {

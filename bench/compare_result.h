@@ -68,6 +68,9 @@ struct CompareResult {
   std::string cores;    // which process was kept where
   std::string model;
   std::string transport;  // that KV blocks took
+  // Processor time of the load generator and of the two routers, in cores, over the whole
+  // comparison.
+  double shared_cpu_cores = 0;
   bool quick = false;
   double seconds = 0;  // that the comparison took
   std::vector<WorkloadRuns> workloads;

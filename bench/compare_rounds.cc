@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "bench/bench_load.h"
 #include "bench/cores.h"
+#include "bench/machine_limits.h"
 #include "bench/measured_crossover.h"
 #include "common/status_macros.h"
 
@@ -94,6 +95,9 @@ class Comparison {
                                       *split_load_));
     RETURN_IF_ERROR(CompareChunks());
     result_.seconds = Elapsed();
+    result_.shared_cpu_cores =
+        (ProcessCpuSeconds() + colocated_->RouterCpuSeconds() + split_->RouterCpuSeconds()) /
+        result_.seconds;
     return std::move(result_);
   }
 

@@ -13,6 +13,10 @@ namespace {
 constexpr std::size_t kCdfPoints = 200;
 constexpr std::size_t kTimelineDots = 6000;  // of one plot line; more cannot be told apart
 
+// Tokens that come together after a stall have next to no time between them; on a logarithmic axis
+// they would take most of the room.
+constexpr double kLeastGapMs = 5;
+
 constexpr const char* kStyle =
     "body{font:15px/1.5 sans-serif;color:#222;max-width:900px;margin:2em auto;padding:0 1em}"
     "table{border-collapse:collapse;margin:1em 0;font-size:13px}"
@@ -160,11 +164,14 @@ Plot FirstTokenCdf(const std::vector<NamedRun>& runs, const std::string& kind) {
 }
 
 Plot InterTokenCdf(const std::vector<NamedRun>& runs, const std::string& kind) {
-  return Cdf("Time between tokens" + OfKind(kind), "time between tokens, ms", runs, kind,
-             [](const RequestRecord& record, std::vector<double>& values) {
-               const std::vector<double> gaps = InterTokenMs(record);
-               values.insert(values.end(), gaps.begin(), gaps.end());
-             });
+  return Cdf(
+      "Time between tokens" + OfKind(kind),
+      absl::StrFormat("time between tokens, ms (%g and less as %g)", kLeastGapMs, kLeastGapMs),
+      runs, kind, [](const RequestRecord& record, std::vector<double>& values) {
+        for (const double gap : InterTokenMs(record)) {
+          values.push_back(std::max(gap, kLeastGapMs));
+        }
+      });
 }
 
 Plot GapTimeline(const std::vector<NamedRun>& runs,
@@ -172,7 +179,7 @@ Plot GapTimeline(const std::vector<NamedRun>& runs,
                  const std::string& event_kind) {
   Plot plot{.title = "When streams stand still: every gap between tokens" + OfKind(kind),
             .x_label = "time since the start of the run, s",
-            .y_label = "gap, ms",
+            .y_label = absl::StrFormat("gap, ms (%g and less as %g)", kLeastGapMs, kLeastGapMs),
             .log_y = true,
             .event = absl::StrCat("a \"", event_kind, "\" request is due")};
   const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
@@ -181,7 +188,8 @@ Plot GapTimeline(const std::vector<NamedRun>& runs,
     ForEachRecord(named, kind, [&](const RequestRecord& record) {
       const std::vector<double> gaps = InterTokenMs(record);
       for (std::size_t i = 0; i < gaps.size() && line.points.size() < kTimelineDots; ++i) {
-        line.points.push_back({.x = seconds(record.token_times[i + 1]), .y = gaps[i]});
+        line.points.push_back(
+            {.x = seconds(record.token_times[i + 1]), .y = std::max(gaps[i], kLeastGapMs)});
       }
     });
     plot.lines.push_back(std::move(line));

@@ -146,12 +146,15 @@ TEST(Verdict, NamesGainsAndLossesInOneSentence) {
 TEST(BreakEven, IsTheLeastLengthFromWhichAllAreQuicker) {
   CompareResult result = MakeResult();
 
-  const BreakEven found = BreakEvenOf(result.crossover, 1, 2);
+  const std::vector<BreakEven> found = BreakEvensOf(result.crossover);
 
-  EXPECT_EQ(found.measured, 512);
-  EXPECT_EQ(found.predicted, 512);
+  ASSERT_EQ(found.size(), 1);
+  EXPECT_EQ(found[0].output_tokens, 1);
+  EXPECT_EQ(found[0].running, 2);
+  EXPECT_EQ(found[0].measured, 512);
+  EXPECT_EQ(found[0].predicted, 512);
   result.crossover.cells.back().disaggregated_seconds = 100;
-  EXPECT_EQ(BreakEvenOf(result.crossover, 1, 2).measured, std::nullopt);
+  EXPECT_EQ(BreakEvensOf(result.crossover)[0].measured, std::nullopt);
 }
 
 TEST(ComparePage, ShowsEverythingAndLoadsNothing) {
