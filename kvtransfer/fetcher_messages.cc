@@ -1,7 +1,5 @@
-#include <algorithm>
 #include <utility>
 
-#include "common/failpoint.h"
 #include "common/log.h"
 #include "kvtransfer/checksum.h"
 #include "kvtransfer/handoff_fetcher.h"

@@ -1,12 +1,11 @@
 #include "kvtransfer/handoff_fetcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/crc32c.h"
 #include "common/failpoint.h"
 #include "common/log.h"
-#include "kvtransfer/checksum.h"
 
 namespace baton {
 namespace {

@@ -1,6 +1,6 @@
 #include "kvtransfer/handoff_server.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/failpoint.h"

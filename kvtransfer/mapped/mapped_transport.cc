@@ -1,6 +1,5 @@
 #include "kvtransfer/mapped/mapped_transport.h"
 
-#include <cstring>
 #include <deque>
 #include <utility>
 

@@ -1,8 +1,5 @@
 #include "kvtransfer/ucx/ucx_events.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "common/status_macros.h"
 #include "kvtransfer/ucx/ucx_fragments.h"
 
