@@ -194,14 +194,18 @@ std::string Times(double ratio, const char* better, const char* worse) {
                     : absl::StrFormat("%.1fx %s", Over(1, ratio), worse);
 }
 
-// "mixed (p99 between tokens 4.6x shorter, goodput 2.1x higher, first token 1.3x later, most tokens
-// a second 1.4x lower)"
-std::string Clause(const WorkloadRuns& runs, const Ratios& ratios) {
-  return absl::StrCat(runs.workload.name, " traffic (p99 between tokens ",
-                      Times(ratios.itl_p99, "shorter", "longer"), ", goodput ",
-                      Times(ratios.goodput, "higher", "lower"), ", median first token ",
-                      Times(ratios.ttft_p50, "sooner", "later"), ", most tokens a second ",
-                      Times(ratios.peak_throughput, "higher", "lower"), ")");
+// "p99 between tokens 4.6x shorter, goodput 2.1x higher, ..."
+std::string InWords(const Ratios& ratios) {
+  return absl::StrCat("p99 between tokens ", Times(ratios.itl_p99, "shorter", "longer"),
+                      ", goodput ", Times(ratios.goodput, "higher", "lower"),
+                      ", median first token ", Times(ratios.ttft_p50, "sooner", "later"),
+                      ", most tokens a second ", Times(ratios.peak_throughput, "higher", "lower"));
+}
+
+std::string Clause(const WorkloadRuns& runs, const Ratios& split) {
+  const Ratios conditional = CompareSides(runs.set_ups[0], runs.set_ups[2], runs.workload);
+  return absl::StrCat(runs.workload.name, " traffic (", InWords(split),
+                      "; where the router's rule decides: ", InWords(conditional), ")");
 }
 
 void AppendSide(const std::string& name, const SideFigures& side, std::string& out) {
