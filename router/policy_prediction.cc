@@ -28,7 +28,8 @@ std::size_t ChooseNearEqual(const std::vector<double>& costs,
                             const std::vector<const RouteCandidate*>& workers,
                             std::uint64_t random) {
   const double limit = *std::min_element(costs.begin(), costs.end()) * (1 + kNearEqual);
-  std::vector<std::size_t> near;
+  thread_local std::vector<std::size_t> near;
+  near.clear();
   for (std::size_t i = 0; i < costs.size(); ++i) {
     if (costs[i] <= limit) {
       near.push_back(i);
@@ -44,6 +45,8 @@ std::size_t ChooseNearEqual(const std::vector<double>& costs,
   return near[had(second) < had(first) ? second : first];
 }
 
+thread_local std::vector<RoutePrediction::Prefill> RoutePrediction::spare_;
+
 RoutePrediction::RoutePrediction(const RouteRequest& request,
                                  const RouteCandidates& candidates,
                                  const RouteOptions& options)
@@ -58,6 +61,7 @@ RoutePrediction::RoutePrediction(const RouteRequest& request,
                   })) {
     return;
   }
+  prefill_.swap(spare_);
   prefill_.resize(candidates.prefill.size());
   for (std::size_t i = 0; i < prefill_.size(); ++i) {
     PredictPrefill(i);
@@ -68,6 +72,12 @@ RoutePrediction::RoutePrediction(const RouteRequest& request,
         })) {
       best_.push_back({prefill.layout, ChooseAmong(prefill.layout)});
     }
+  }
+}
+
+RoutePrediction::~RoutePrediction() {
+  if (prefill_.capacity() > spare_.capacity()) {
+    prefill_.swap(spare_);
   }
 }
 
@@ -91,8 +101,10 @@ void RoutePrediction::PredictPrefill(std::size_t index) {
 }
 
 std::size_t RoutePrediction::ChooseAmong(std::uint32_t layout) const {
-  std::vector<double> costs;
-  std::vector<const RouteCandidate*> workers;
+  thread_local std::vector<double> costs;
+  thread_local std::vector<const RouteCandidate*> workers;
+  costs.clear();
+  workers.clear();
   for (std::size_t i = 0; i < prefill_.size(); ++i) {
     if (candidates_.prefill[i].layout == layout) {
       costs.push_back(prefill_[i].cost);
@@ -201,7 +213,8 @@ RouteDecision RoutePrediction::Decide(const RouteOption& option) const {
   decision.cached_tokens = candidates_.prefill[*option.prefill].cached_tokens;
   decision.prefill.push_back(candidates_.prefill[*option.prefill].worker);
   // The next best, should the first one fail.
-  std::vector<std::size_t> others;
+  thread_local std::vector<std::size_t> others;
+  others.clear();
   for (std::size_t i = 0; i < prefill_.size(); ++i) {
     if (i != *option.prefill && fit_.Fits(decode, candidates_.prefill[i])) {
       others.push_back(i);

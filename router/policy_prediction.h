@@ -50,6 +50,9 @@ class RoutePrediction {
   RoutePrediction(const RouteRequest& request,
                   const RouteCandidates& candidates,
                   const RouteOptions& options);
+  ~RoutePrediction();
+  RoutePrediction(const RoutePrediction&) = delete;
+  RoutePrediction& operator=(const RoutePrediction&) = delete;
 
   // The best way by this decode worker; nullopt when the path is forced and it has none.
   std::optional<RouteOption> BestBy(std::size_t decode) const;
@@ -81,6 +84,9 @@ class RoutePrediction {
   const RouteOptions& options_;
   const PrefillFit fit_;
   std::vector<Prefill> prefill_;  // [prefill candidates]
+  // Memory of the last one on this thread, for the next: taken anew each time it would make the
+  // heap shrink and grow.
+  static thread_local std::vector<Prefill> spare_;
   std::vector<LayoutBest> best_;  // one for each layout
 };
 

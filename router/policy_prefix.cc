@@ -23,8 +23,16 @@ class PrefixPolicy final : public RoutePolicy {
     }
     const RoutePrediction prediction(request, candidates, options);
     const double most = MostRequests(candidates.decode, kAlwaysTaken);
-    std::vector<RouteOption> ways;
-    std::vector<RouteOption> busy_ways;
+    // Kept from one decision to the next: so much memory taken and given back each time would make
+    // the heap shrink and grow now and then, and that decision a slow one.
+    thread_local std::vector<RouteOption> ways;
+    thread_local std::vector<RouteOption> busy_ways;
+    thread_local std::vector<double> costs;
+    thread_local std::vector<const RouteCandidate*> workers;
+    ways.clear();
+    busy_ways.clear();
+    costs.clear();
+    workers.clear();
     for (std::size_t i = 0; i < candidates.decode.size(); ++i) {
       if (const auto way = prediction.BestBy(i); way.has_value()) {
         const bool busy = RequestsOf(candidates.decode[i]) + 1 > most;
@@ -38,8 +46,6 @@ class PrefixPolicy final : public RoutePolicy {
       return NoPrefillWorker();
     }
     PreferWhole(ways);
-    std::vector<double> costs;
-    std::vector<const RouteCandidate*> workers;
     for (const RouteOption& way : ways) {
       costs.push_back(way.cost);
       workers.push_back(&candidates.decode[way.decode]);
