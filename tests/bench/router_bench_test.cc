@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/measured_child.h"
+#include "bench/router_report.h"
 
 namespace baton {
 namespace {
@@ -81,11 +82,14 @@ TEST(RouterBench, SaysWhatIsWrong) {
 }
 
 TEST(RouterBench, PrintsATable) {
-  const ChildResult result = RunRouterBench({"--decode-workers", "5", "--prefill-workers", "0",
-                                             "--indexed-blocks", "1000", "--decisions", "100"});
-  ASSERT_EQ(result.code, 0) << result.errors;
-  for (const char* part : {"decision, us", "hashing", "mooncake_synthetic", "36.64%", "63.96%"}) {
-    EXPECT_NE(result.output.find(part), std::string::npos) << part << " in " << result.output;
+  TraceFigure figure{.name = "mooncake_synthetic", .load = "idle"};
+  figure.prefix = {.blocks = 1000, .hit_blocks = 600, .first_token_seconds = 0.1, .busy = 0.25};
+  figure.round_robin = {.blocks = 1000, .hit_blocks = 200, .first_token_seconds = 0.22};
+  const std::string table = ToTable(
+      {.rates_source = "a test", .decision = DecisionFigures{.hash_us = 41.5}, .traces = {figure}});
+  for (const char* part : {"decision, us", "41.5", "mooncake_synthetic", "idle", "60.00%", "20.00%",
+                           "3.00", "0.1000", "2.20", "25%", "a test"}) {
+    EXPECT_NE(table.find(part), std::string::npos) << part << " in " << table;
   }
 }
 
