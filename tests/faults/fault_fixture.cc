@@ -35,6 +35,7 @@ void FaultTest::SetUp() {
                                  .kv_pool_size = reference.model.kv_pool_size,
                                  .prefill_workers = PrefillWorkers(),
                                  .worker_flags = std::move(worker_flags),
+                                 .router_flags = RouterFlags(),
                                  .decode_workers = DecodeWorkers(),
                                  .failpoint_folder = FailpointFolder(),
                                  .network = Network()});

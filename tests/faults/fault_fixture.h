@@ -35,6 +35,7 @@ class FaultTest : public testing::Test {
   // What a derived class may want otherwise: the real model, more flags, more workers.
   virtual bool OnExampleModel() const { return false; }
   virtual std::vector<std::string> WorkerFlags() const { return {}; }
+  virtual std::vector<std::string> RouterFlags() const { return {}; }
   virtual bool PrefixCache() const { return false; }
   virtual int PrefillWorkers() const { return 1; }
   virtual int DecodeWorkers() const { return 1; }
