@@ -22,7 +22,8 @@ std::string Hex(const std::array<std::uint8_t, N>& bytes) {
   return ToHex(std::string_view(reinterpret_cast<const char*>(bytes.data()), N));
 }
 
-// Traces are put together from several processes, which share no monotonic clock.
+}  // namespace
+
 std::int64_t UnixNanoseconds(TimePoint time) {
   const auto wall_now = std::chrono::system_clock::now();
   const auto wall = wall_now - std::chrono::duration_cast<std::chrono::system_clock::duration>(
@@ -30,7 +31,9 @@ std::int64_t UnixNanoseconds(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall.time_since_epoch()).count();
 }
 
-}  // namespace
+std::string SpanIdHex(const TraceContext& context) {
+  return Hex(context.span_id);
+}
 
 OpenSpan::OpenSpan(SpanSink* sink, std::string_view name, const std::string& traceparent)
     : sink_(sink), traceparent_(traceparent) {
@@ -54,8 +57,12 @@ void OpenSpan::Add(std::string_view name, Span::Value value) {
 }
 
 void OpenSpan::End(const absl::Status& status) {
+  EndAt(Clock::System().Now(), status);
+}
+
+void OpenSpan::EndAt(TimePoint end, const absl::Status& status) {
   if (SpanSink* sink = std::exchange(sink_, nullptr); sink != nullptr) {
-    span_.end = Clock::System().Now();
+    span_.end = end;
     span_.status = status;
     sink->Record(std::move(span_));
   }

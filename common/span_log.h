@@ -57,6 +57,8 @@ class OpenSpan {
   void Add(std::string_view name, Span::Value value);
   // Records it. Once; later calls have no effect.
   void End(const absl::Status& status);
+  // The same, for work that ended before.
+  void EndAt(TimePoint end, const absl::Status& status);
 
  private:
   SpanSink* sink_ = nullptr;  // null: not recorded, or ended
@@ -70,6 +72,13 @@ class OpenSpan {
 // not OK. Ids are hex digits, times whole numbers of the wall clock. Text that is not UTF-8 is
 // repaired.
 std::string ToJsonLine(const Span& span, std::string_view service);
+
+// The wall clock's nanoseconds since 1970: traces are put together from several processes, which
+// share no monotonic clock.
+std::int64_t UnixNanoseconds(TimePoint time);
+
+// 16 digits.
+std::string SpanIdHex(const TraceContext& context);
 
 // The file at `path`, emptied, for this process to write to. INVALID_ARGUMENT for something that
 // is no regular file, FAILED_PRECONDITION when another process writes to it, else what the system

@@ -70,7 +70,8 @@ grpc::ServerWriteReactor<v1::GenerateEvent>* DecodeService::Generate(
                        .forced = request->forced(),
                        .colocate_below_tokens =
                            static_cast<int>(std::min(request->colocate_below_tokens(), 1u << 30)),
-                       .deadline = DeadlineOf(*context)},
+                       .deadline = DeadlineOf(*context),
+                       .traceparent = request->traceparent()},
                       std::make_shared<StreamObserver>(stream->handle()));
   stream->OnCancelled([generation = std::move(generation)] { generation->Cancel(); });
   return stream;

@@ -81,6 +81,9 @@ void DecodeSession::Begin(DecodeJob job) {
 
 void DecodeSession::MakeChoices(const DecodeJob& job, std::size_t count) {
   absl::MutexLock lock(&mutex_);
+  span_ = OpenSpan(owner_.core.spans(), "decode.request", job.traceparent);
+  span_.Add("gen_ai.request.id", job.request_id);
+  span_.Add("gen_ai.usage.prompt_tokens", std::int64_t{job.sequence.prompt_size()});
   observer_->OnProgress(result_);
   wants_logprobs_ = job.sequence.has_logprobs();
   choices_.resize(count);
@@ -119,7 +122,8 @@ absl::StatusOr<SequenceId> DecodeSession::SubmitLeader(SequenceRequest request, 
                                     .candidates = std::move(job.prefill),
                                     .forced = job.forced,
                                     .colocate_below_tokens = job.colocate_below_tokens,
-                                    .deadline = job.deadline},
+                                    .deadline = job.deadline,
+                                    .traceparent = TraceParent()},
                                    [self = weak_from_this()](const HandoffReport& report) {
                                      if (const auto session = self.lock()) {
                                        session->Report(report);
@@ -147,8 +151,9 @@ absl::StatusOr<SequenceId> DecodeSession::Submit(std::size_t choice, SequenceReq
   request.sink = std::make_shared<ChoiceSink>(shared_from_this(), choice);
   absl::StatusOr<SequenceId> id = owner_.core.engine().Submit(std::move(request));
   if (!id.ok()) {
-    return absl::IsResourceExhausted(id.status()) ? WithRetryAfter(id.status(), kRetryWhenFull)
-                                                  : id.status();
+    return absl::IsResourceExhausted(id.status())
+               ? WithReason(WithRetryAfter(id.status(), kRetryWhenFull), "QUEUE_FULL")
+               : id.status();
   }
   std::optional<absl::Status> cancel;
   {
@@ -222,6 +227,7 @@ void DecodeSession::Emit(Choice& choice, std::uint32_t index, const SelectedToke
   if (choice.text != nullptr && token.token.value() < static_cast<std::uint32_t>(vocabulary)) {
     choice.text->Append(token.token);
   }
+  ++tokens_;
   GeneratedToken generated{.id = token.token, .choice = index};
   if (wants_logprobs_) {
     generated.logprob = ToProto(token);
@@ -244,11 +250,13 @@ void DecodeSession::EndChoice(std::size_t index, const SequenceEnd& end) {
     const v1::FinishReason reason = stopped ? v1::FINISH_REASON_STOP : ToProto(end.reason);
     failed = observer_ != nullptr && !stopped && !end.status.ok();
     if (failed) {
+      EndSpan(end.status);
       std::exchange(observer_, nullptr)->OnError(end.status);
     } else if (observer_ != nullptr && !all) {
       observer_->OnChoiceEnd(static_cast<std::uint32_t>(index), reason);
     } else if (observer_ != nullptr) {
       result_.finished.set_finish_reason(reason);
+      EndSpan(absl::OkStatus());
       std::exchange(observer_, nullptr)->OnFinished(result_);
     }
   }
@@ -278,6 +286,23 @@ void DecodeSession::Report(const HandoffReport& report) {
   if (observer_ != nullptr) {
     observer_->OnProgress(result_);
   }
+}
+
+std::string DecodeSession::TraceParent() {
+  absl::MutexLock lock(&mutex_);
+  return span_.traceparent();
+}
+
+void DecodeSession::EndSpan(const absl::Status& status) {
+  const v1::GenerateEvent::Finished& finished = result_.finished;
+  const auto seconds = [](const google::protobuf::Duration& duration) {
+    return std::chrono::duration<double>(FromProtoDuration(duration)).count();
+  };
+  span_.Add("baton.path", finished.split() ? "PATH_DISAGGREGATED" : "PATH_COLOCATED");
+  span_.Add("gen_ai.usage.completion_tokens", tokens_);
+  span_.Add("gen_ai.latency.time_in_queue", seconds(finished.queue()));
+  span_.Add("gen_ai.latency.time_in_model_prefill", seconds(finished.prefill()));
+  span_.End(status);
 }
 
 // From the end of the sequence that had the prompt computed.

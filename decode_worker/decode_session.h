@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/worker.pb.h"
+#include "common/span_log.h"
 #include "decode_worker/incoming_handoff.h"
 #include "engine/sequence.h"
 #include "frontend/generator.h"
@@ -31,6 +32,7 @@ struct DecodeJob {
   int colocate_below_tokens = 0;
   TimePoint deadline;
   v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;  // handed back in results
+  std::string traceparent;                                // W3C; empty: not traced
 };
 
 // One request between its submission and the end of its last sequence: the engine's sinks on one
@@ -78,6 +80,7 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
                                         SequenceId leader);
   absl::StatusOr<SequenceId> Submit(std::size_t choice, SequenceRequest request);
   void EndUnsubmitted(std::size_t first, const absl::Status& why);
+  std::string TraceParent();
   void CancelChoice(std::size_t choice, const absl::Status& why);
 
   // Engine thread.
@@ -87,6 +90,7 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
   void Emit(Choice& choice, std::uint32_t index, const SelectedToken& token)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillTimes(const SequenceEnd& end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndSpan(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Executor's thread.
   void Report(const HandoffReport& report);
 
@@ -104,6 +108,8 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
   bool wants_logprobs_ ABSL_GUARDED_BY(mutex_) = false;
   GenerationResult result_ ABSL_GUARDED_BY(mutex_);
   HandoffReport report_ ABSL_GUARDED_BY(mutex_);
+  OpenSpan span_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // of all choices
 };
 
 }  // namespace baton

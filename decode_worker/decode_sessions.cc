@@ -140,7 +140,8 @@ std::shared_ptr<Generation> LocalGenerator::Start(GenerationJob job,
        .stop = std::move(job.stop),
        .deadline = job.deadline.value_or(TimePoint::max()),
        .reason = job.path == v1::PATH_COLOCATED ? v1::ROUTE_REASON_REQUESTED
-                                                : v1::ROUTE_REASON_NO_PREFILL_WORKER},
+                                                : v1::ROUTE_REASON_NO_PREFILL_WORKER,
+       .traceparent = std::move(job.traceparent)},
       std::move(observer));
 }
 

@@ -143,8 +143,11 @@ bool IncomingHandoff::IsMostlyHere() const {
 void IncomingHandoff::StartAttempt() {
   HitFailpoint("decode.kLeased").IgnoreError();
   attempt_ = std::make_shared<Attempt>(shared_from_this(), plan_.candidates[next_candidate_++]);
+  span_ = OpenSpan(context_.core.spans(), "decode.handoff", plan_.traceparent);
+  span_.Add("baton.prefill_worker", attempt_->candidate.address());
   v1::PrefillRequest request;
   request.set_request_id(plan_.request_id);
+  request.set_traceparent(span_.traceparent());
   request.set_handoff_id(std::string(attempt_->id.AsBytes()));
   request.set_epoch(pin_->generation());
   request.set_decode_instance_id(std::string(context_.core.instance().AsBytes()));
@@ -306,6 +309,7 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
   attempt_->landed = true;
   valid_blocks_ = prompt_blocks_;
   MustMove(attempt_->state, DecodeHandoffState::kLanded);
+  RecordTransfer(stats);
   report_.transport = stats.transport;
   report_.transfer = stats.last_byte - stats.first_byte;
   context_.core.rates().OnLanded(stats);
@@ -319,12 +323,22 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
   AdoptIfComplete();
 }
 
+void IncomingHandoff::RecordTransfer(const FetchStats& stats) {
+  context_.core.worker_metrics().OnTransfer(stats.bytes);
+  OpenSpan transfer(context_.core.spans(), "kv.transfer", span_.traceparent());
+  transfer.set_start(stats.first_byte);
+  transfer.Add("baton.transport", stats.transport);
+  transfer.Add("baton.bytes", static_cast<std::int64_t>(stats.bytes));
+  transfer.Add("baton.refetched_blocks", std::int64_t{stats.refetched_blocks});
+  transfer.EndAt(stats.last_byte, absl::OkStatus());
+}
+
 void IncomingHandoff::AdoptIfComplete() {
   if (attempt_->landed && first_token_.has_value()) {
     context_.core.engine().Adopt(*sequence_);
     MustMove(attempt_->state, DecodeHandoffState::kAdopted);
     over_ = true;
-    EndAttempt(DecodeHandoffState::kDone);
+    EndAttempt(DecodeHandoffState::kDone, absl::OkStatus());
   }
 }
 
@@ -374,7 +388,7 @@ void IncomingHandoff::FailAttempt(const absl::Status& why) {
 }
 
 void IncomingHandoff::ContinueAfterFailure(const absl::Status& why) {
-  EndAttempt(DecodeHandoffState::kFailed);
+  EndAttempt(DecodeHandoffState::kFailed, why);
   if (plan_.sequence.prompt_logprobs() && !first_token_.has_value()) {
     // The prompt's log probabilities come with the first token, or from computing all of the prompt
     // here: blocks that landed are of no use without them.
@@ -423,12 +437,17 @@ void IncomingHandoff::Abandon() {
       if (attempt_->fetching) {
         context_.core.transfer().CancelFetch(attempt_->id);
       }
-      EndAttempt(DecodeHandoffState::kCancelled);
+      EndAttempt(DecodeHandoffState::kCancelled,
+                 first_token_.has_value() && !NeedsKv()
+                     ? absl::OkStatus()  // the first token was all there is
+                     : absl::CancelledError("the request has ended"));
     }
   });
 }
 
-void IncomingHandoff::EndAttempt(DecodeHandoffState end) {
+void IncomingHandoff::EndAttempt(DecodeHandoffState end, const absl::Status& why) {
+  span_.End(why);
+  context_.core.worker_metrics().OnHandoffEnd(end);
   MustMove(attempt_->state, end);
   attempt_.reset();
 }

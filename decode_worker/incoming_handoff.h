@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/random_id.h"
 #include "common/serial_executor.h"
+#include "common/span_log.h"
 #include "decode_worker/landing_watch.h"
 #include "decode_worker/prefill_client.h"
 #include "engine/engine.h"
@@ -47,6 +48,7 @@ struct HandoffPlan {
   // Unless forced: with fewer prompt tokens than this not in the prefix cache, compute here.
   int colocate_below_tokens = 0;
   TimePoint deadline;
+  std::string traceparent;  // W3C; empty: not traced
 };
 
 // What is known about a request's path so far.
@@ -112,7 +114,9 @@ class IncomingHandoff final : public HandoffHooks,
   void AdoptIfComplete();
   void ContinueAfterFailure(const absl::Status& why);
   void ComputeHere();
-  void EndAttempt(DecodeHandoffState end);
+  // `why` tells what went wrong, or is OK.
+  void EndAttempt(DecodeHandoffState end, const absl::Status& why);
+  void RecordTransfer(const FetchStats& stats);
   void WatchLanding();
   std::optional<Duration> ComputingTime() const;
   std::size_t FetchBytes() const;
@@ -128,6 +132,7 @@ class IncomingHandoff final : public HandoffHooks,
   std::optional<PinnedBlocks> pin_;  // until a fetch takes it
   int valid_blocks_ = 0;             // leading blocks of the prompt that hold their final values
   std::size_t next_candidate_ = 0;
+  OpenSpan span_;                     // of the attempt
   std::shared_ptr<Attempt> attempt_;  // shared with the call and the transfer that report to it
   std::optional<std::uint32_t> first_token_;
   HandoffReport report_;

@@ -44,7 +44,9 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
   DecodeSessions sessions(*core, *prefill, HandoffTimes{});
   LocalGenerator generator(sessions);
   CompletionsService completions(core->checkpoint(), generator,
-                                 {.zones = {.only = flags.server.zone}});
+                                 {.zones = {.only = flags.server.zone},
+                                  .spans = core->spans(),
+                                  .span_name = "decode.completion"});
   DecodeService decode(sessions);
   WorkerService worker(*core);
   AdminService admin([&core] { return core->Status(); });

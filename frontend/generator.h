@@ -27,9 +27,10 @@ struct GenerationJob {
   std::optional<TimePoint> deadline;     // the generator gives up then, with DEADLINE_EXCEEDED
   std::string tenant =
       "default";  // whose it is: the authenticated identity, else metadata `x-baton-tenant`
-  std::int32_t priority = 0;  // lower first
-  std::string session;        // affinity key; empty: none
-  std::string traceparent;    // W3C; empty: not traced
+  std::int32_t priority = 0;                  // lower first
+  std::string session;                        // affinity key; empty: none
+  std::string traceparent;                    // W3C; empty: not traced
+  TimePoint arrival = Clock::System().Now();  // of the request
 };
 
 // The next token of one choice.

@@ -90,7 +90,7 @@ class RequestMeter::Observer final : public GenerationObserver {
     if (tokens_++ == 0) {
       first_token_ = now;
       absl::MutexLock lock(&shared_->mutex);
-      shared_->totals.first_token.Add(MetricSeconds(now - start_));
+      shared_->totals.first_token.Add(MetricSeconds(now - request_.arrival));
       shared_->totals.prompt_tokens_sum += request_.prompt_tokens;
     }
     last_token_ = now;
@@ -123,7 +123,7 @@ class RequestMeter::Observer final : public GenerationObserver {
     const auto seconds = [](const google::protobuf::Duration& duration) {
       return MetricSeconds(FromProtoDuration(duration));
     };
-    const double total = MetricSeconds(Clock::System().Now() - start_);
+    const double total = MetricSeconds(Clock::System().Now() - request_.arrival);
     absl::MutexLock lock(&shared_->mutex);
     AddTokens();
     RequestTotals& totals = shared_->totals;
@@ -155,8 +155,6 @@ class RequestMeter::Observer final : public GenerationObserver {
   const Request request_;
   const std::shared_ptr<GenerationObserver> next_;
   const std::shared_ptr<Shared> shared_;
-  const TimePoint start_ = Clock::System().Now();
-
   // Of the generation's calls.
   std::vector<Choice> choices_;
   Histogram gaps_;
@@ -182,7 +180,8 @@ std::shared_ptr<Generation> MeteredGenerator::Start(GenerationJob job,
   const RequestMeter::Request request{
       .prompt_tokens = static_cast<std::uint32_t>(job.sequence.prompt_size()),
       .max_tokens = job.sequence.max_tokens(),
-      .choices = job.choices};
+      .choices = job.choices,
+      .arrival = job.arrival};
   return inner_.Start(std::move(job), meter_.Observe(request, std::move(observer)));
 }
 

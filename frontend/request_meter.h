@@ -42,7 +42,7 @@ struct RequestTotals {
   std::array<std::uint64_t, kCodes> failed{};  // by code; [0] stays 0
 };
 
-// Measures generations from their start to their end, as whoever asked for them sees it.
+// Measures generations from their arrival to their end, as whoever asked for them sees it.
 //
 // Thread-safe. What it observes may outlive it.
 class RequestMeter {
@@ -52,6 +52,7 @@ class RequestMeter {
     std::uint32_t prompt_tokens = 0;
     std::uint32_t max_tokens = 0;
     std::uint32_t choices = 1;
+    TimePoint arrival = Clock::System().Now();
   };
 
   RequestMeter();

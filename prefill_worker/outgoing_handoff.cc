@@ -135,6 +135,7 @@ void OutgoingHandoff::OnEnd(HandoffId,
                             PrefillHandoffState end,
                             const absl::Status& why,
                             const OfferStats& stats) {
+  core_.worker_metrics().OnHandoffEnd(end);
   LogEvent(LogLevel::kDebug, "handoff.ended",
            {{"request", ticket_.request_id},
             {"handoff", ticket_.id.ToString()},

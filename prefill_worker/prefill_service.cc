@@ -2,6 +2,7 @@
 
 #include <grpcpp/server_context.h>
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/check.h"
 #include "common/failpoint.h"
+#include "common/span_log.h"
 #include "common/status_macros.h"
 #include "proto/identity_conversion.h"
 #include "proto/status_conversion.h"
@@ -25,10 +27,16 @@ using Stream = StreamReactor<v1::PrefillEvent>;
 // Writes what a handoff says to one Prefill call.
 class StreamObserver final : public PrefillObserver {
  public:
-  StreamObserver(std::shared_ptr<Stream::Handle> stream, const v1::SequenceSpec& sequence)
+  StreamObserver(std::shared_ptr<Stream::Handle> stream,
+                 const v1::PrefillRequest& request,
+                 SpanSink* spans)
       : stream_(std::move(stream)),
-        logprobs_(sequence.has_logprobs()),
-        prompt_logprobs_(sequence.prompt_logprobs()) {}
+        logprobs_(request.sequence().has_logprobs()),
+        prompt_logprobs_(request.sequence().prompt_logprobs()),
+        span_(spans, "prefill.request", request.traceparent()) {
+    span_.Add("gen_ai.request.id", request.request_id());
+    span_.Add("gen_ai.usage.prompt_tokens", std::int64_t{request.sequence().prompt_size()});
+  }
 
   void OnFirstToken(const FirstToken& first) override {
     v1::PrefillEvent event;
@@ -37,6 +45,10 @@ class StreamObserver final : public PrefillObserver {
     *proto.mutable_queue() = ToProtoDuration(first.queue);
     *proto.mutable_prefill() = ToProtoDuration(first.prefill);
     proto.set_cached_tokens(static_cast<std::uint32_t>(first.cached_tokens));
+    const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
+    span_.Add("gen_ai.latency.time_in_queue", seconds(first.queue));
+    span_.Add("gen_ai.latency.time_in_model_prefill", seconds(first.prefill));
+    span_.Add("baton.cached_tokens", std::int64_t{first.cached_tokens});
     if (logprobs_) {
       *proto.mutable_logprob() = ToProto(first.token);
     }
@@ -45,12 +57,16 @@ class StreamObserver final : public PrefillObserver {
     }
     stream_->Send(std::move(event));
   }
-  void OnEnd(const absl::Status& status) override { stream_->End(status); }
+  void OnEnd(const absl::Status& status) override {
+    span_.End(status);
+    stream_->End(status);
+  }
 
  private:
   const std::shared_ptr<Stream::Handle> stream_;
   const bool logprobs_;
   const bool prompt_logprobs_;
+  OpenSpan span_;  // of the one event at a time
 };
 
 constexpr absl::Duration kLongestShutdown = absl::Seconds(10);
@@ -91,7 +107,7 @@ grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(
   }
 
   auto handoff = std::make_shared<OutgoingHandoff>(
-      core_, *std::move(ticket), std::make_shared<StreamObserver>(handle, request->sequence()));
+      core_, *std::move(ticket), std::make_shared<StreamObserver>(handle, *request, core_.spans()));
   {
     absl::MutexLock lock(&mutex_);
     handoffs_[*number] = handoff;

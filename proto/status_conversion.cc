@@ -55,6 +55,16 @@ absl::Status WithRetryAfter(absl::Status status, std::chrono::milliseconds delay
   return status;
 }
 
+std::optional<std::chrono::milliseconds> RetryAfter(const absl::Status& status) {
+  const auto payload = status.GetPayload(TypeUrl<google::rpc::RetryInfo>());
+  google::rpc::RetryInfo detail;
+  if (!payload.has_value() || !detail.ParseFromString(std::string(*payload))) {
+    return std::nullopt;
+  }
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      FromProtoDuration(detail.retry_delay()));
+}
+
 std::optional<std::string> ViolatedField(const absl::Status& status) {
   const auto payload = status.GetPayload(TypeUrl<google::rpc::BadRequest>());
   google::rpc::BadRequest detail;

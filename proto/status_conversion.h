@@ -30,6 +30,9 @@ absl::Status WithReason(absl::Status status, std::string_view reason);
 // `status` with a google.rpc.RetryInfo.
 absl::Status WithRetryAfter(absl::Status status, std::chrono::milliseconds delay);
 
+// What WithRetryAfter has set, or another server; nullopt when there is no RetryInfo.
+std::optional<std::chrono::milliseconds> RetryAfter(const absl::Status& status);
+
 // The field of the first violation; nullopt when there is no BadRequest.
 std::optional<std::string> ViolatedField(const absl::Status& status);
 

@@ -1,8 +1,5 @@
 #include "worker/trace_file.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/log.h"
+#include "common/status_macros.h"
 
 namespace baton {
 namespace {
@@ -97,6 +95,34 @@ void AppendCall(std::string& out, const OperationCall& call) {
   out += '}';
 }
 
+// Spans overlap, so they are asynchronous events: a beginning and an end of one id.
+void AppendSpan(std::string& out, const Span& span, std::string_view process) {
+  const std::string id = SpanIdHex(span.context);
+  const auto append = [&](const char* phase, TimePoint time) {
+    BeginEvent(out, phase, time);
+    absl::StrAppend(&out, ",\"cat\":\"span\",\"id\":\"0x", id, "\",\"name\":\"",
+                    std::string(span.name), "\"");
+  };
+  append("b", span.start);
+  absl::StrAppend(&out, ",\"args\":", ToJsonLine(span, process), "}");
+  append("e", span.end);
+  out += '}';
+}
+
+// A line of its own.
+void AppendStepLine(std::string& out, const StepStatistics& step, std::string_view process) {
+  absl::StrAppend(&out, "{\"kind\":\"step\",\"service\":\"", std::string(process),
+                  "\",\"start_time_unix_nano\":", UnixNanoseconds(step.start),
+                  ",\"duration_ns\":", step.duration.count(),
+                  ",\"scheduling_ns\":", step.scheduling.count());
+  absl::StrAppend(&out, ",\"prefill_rows\":", step.prefill_rows,
+                  ",\"decode_rows\":", step.decode_rows,
+                  ",\"sampled_tokens\":", step.sampled_tokens, ",\"preempted\":", step.preempted,
+                  ",\"running\":", step.running);
+  absl::StrAppend(&out, ",\"waiting\":", step.waiting, ",\"free_blocks\":", step.free_blocks,
+                  "}\n");
+}
+
 void AppendCounters(std::string& out, const StepStatistics& step) {
   const TimePoint end = step.start + step.duration;
   BeginEvent(out, "C", end);
@@ -110,28 +136,7 @@ void AppendCounters(std::string& out, const StepStatistics& step) {
 
 absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Create(const std::string& path,
                                                              TraceFileOptions options) {
-  const auto failed = [&path](int error) {
-    return absl::ErrnoToStatus(error, absl::StrCat("trace file ", path));
-  };
-  // Without O_NONBLOCK a named pipe without a reader would wait here for good.
-  UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
-  if (!file.ok()) {
-    return failed(errno);
-  }
-  struct stat what {};
-  if (fstat(file.get(), &what) != 0) {
-    return failed(errno);
-  }
-  if (!S_ISREG(what.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("trace file ", path, ": is no regular file"));
-  }
-  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("trace file ", path, ": another process writes its trace there"));
-  }
-  if (ftruncate(file.get(), 0) != 0) {
-    return failed(errno);
-  }
+  ASSIGN_OR_RETURN(UniqueFd file, OpenTraceFile(path));
   LogEvent(LogLevel::kInfo, "trace.started", {{"path", path}, {"most_bytes", options.most_bytes}});
   return std::unique_ptr<TraceFile>(new TraceFile(path, std::move(file), std::move(options)));
 }
@@ -152,22 +157,34 @@ void TraceFile::OnStep(const StepStatistics& step) {
   if (ended_.load(std::memory_order_relaxed)) {
     return;
   }
-  Record record{.step = step,
-                .calls = {step.calls.begin(), step.calls.end()},
-                .dropped = dropped_.load(std::memory_order_relaxed)};
+  StepRecord record{.step = step, .dropped = dropped_.load(std::memory_order_relaxed)};
+  if (keeps_operations()) {
+    record.calls.assign(step.calls.begin(), step.calls.end());
+  }
   record.step.calls = {};
   if (!mailbox_.Push(std::move(record)).ok()) {
     dropped_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
+void TraceFile::Record(Span span) {
+  if (ended_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  if (!mailbox_.Push(std::move(span)).ok()) {
+    dropped_spans_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 void TraceFile::Run() {
-  AppendHeader(buffer_, options_.process);
+  if (!options_.json_lines) {
+    AppendHeader(buffer_, options_.process);
+  }
   bool last = false;
   while (!last && !ended_.load()) {
     last = mailbox_.closed();  // asked first: what was pushed before the end is taken below
-    for (const Record& record : mailbox_.PopAll(last ? absl::ZeroDuration() : absl::Seconds(1))) {
-      Append(record);
+    for (const Entry& entry : mailbox_.PopAll(last ? absl::ZeroDuration() : absl::Seconds(1))) {
+      Append(entry);
       if (buffer_.size() >= kWriteBytes) {
         Flush();
       }
@@ -176,34 +193,56 @@ void TraceFile::Run() {
   }
   End();
   LogEvent(LogLevel::kInfo, "trace.ended",
-           {{"path", path_}, {"bytes", written_bytes_}, {"dropped_steps", dropped_.load()}});
+           {{"path", path_},
+            {"bytes", written_bytes_},
+            {"dropped_steps", dropped_.load()},
+            {"dropped_spans", dropped_spans_.load()}});
 }
 
-void TraceFile::Append(const Record& record) {
+void TraceFile::Append(const Entry& entry) {
   if (ended_.load()) {
     return;
   }
   const std::size_t before = buffer_.size();
-  if (record.dropped > dropped_told_) {
-    if (dropped_told_ == 0) {
-      LogEvent(LogLevel::kWarn, "trace.steps_dropped",
-               {{"path", path_}, {"why", "writing does not keep up with the engine"}});
+  if (const auto* span = std::get_if<Span>(&entry); span == nullptr) {
+    Append(std::get<StepRecord>(entry));
+  } else if (options_.json_lines) {
+    absl::StrAppend(&buffer_, ToJsonLine(*span, options_.process), "\n");
+  } else {
+    AppendSpan(buffer_, *span, options_.process);
+  }
+  if (written_bytes_ + buffer_.size() + kEnd.size() > options_.most_bytes) {
+    buffer_.resize(before);
+    ended_.store(true);
+    LogEvent(LogLevel::kWarn, "trace.full", {{"path", path_}, {"most_bytes", options_.most_bytes}});
+  }
+}
+
+void TraceFile::Append(const StepRecord& record) {
+  const std::uint64_t newly_dropped = record.dropped - dropped_told_;
+  if (newly_dropped > 0 && dropped_told_ == 0) {
+    LogEvent(LogLevel::kWarn, "trace.steps_dropped",
+             {{"path", path_}, {"why", "writing does not keep up with the engine"}});
+  }
+  dropped_told_ = record.dropped;
+  if (options_.json_lines) {
+    if (newly_dropped > 0) {
+      absl::StrAppend(&buffer_, "{\"kind\":\"steps_dropped\",\"steps\":", newly_dropped, "}\n");
     }
+    AppendStepLine(buffer_, record.step, options_.process);
+    return;
+  }
+  if (newly_dropped > 0) {
     BeginEvent(buffer_, "i", record.step.start);
-    absl::StrAppend(&buffer_, ",\"s\":\"t\",\"name\":\"steps dropped\",\"args\":{\"steps\":",
-                    record.dropped - dropped_told_, "}}");
-    dropped_told_ = record.dropped;
+    absl::StrAppend(&buffer_,
+                    ",\"s\":\"t\",\"name\":\"steps dropped\",\"args\":{\"steps\":", newly_dropped,
+                    "}}");
   }
   AppendStep(buffer_, record.step);
   for (const OperationCall& call : record.calls) {
     AppendCall(buffer_, call);
   }
   AppendCounters(buffer_, record.step);
-  if (written_bytes_ + buffer_.size() + kEnd.size() > options_.most_bytes) {
-    buffer_.resize(before);
-    ended_.store(true);
-    LogEvent(LogLevel::kWarn, "trace.full", {{"path", path_}, {"most_bytes", options_.most_bytes}});
-  }
 }
 
 void TraceFile::Flush() {
@@ -230,9 +269,13 @@ void TraceFile::Fail(int error, std::size_t part_bytes) {
   }
   failed_ = true;
   ended_.store(true);
-  // Cut before the event that is there in part: events are one a line, with a comma before it.
-  const std::size_t cut = buffer_.rfind(",\n", part_bytes);
-  written_bytes_ += cut == std::string::npos ? 0 : cut;
+  // Cut before the event that is there in part: events are one a line, in an array with a comma
+  // before the line's start, else with the line's end.
+  const std::size_t cut =
+      options_.json_lines
+          ? part_bytes == 0 ? std::string::npos : buffer_.rfind('\n', part_bytes - 1)
+          : buffer_.rfind(",\n", part_bytes);
+  written_bytes_ += cut == std::string::npos ? 0 : cut + (options_.json_lines ? 1 : 0);
   buffer_.clear();
   (void)!ftruncate(file_.get(), static_cast<off_t>(written_bytes_));
   (void)lseek(file_.get(), static_cast<off_t>(written_bytes_), SEEK_SET);
@@ -240,7 +283,7 @@ void TraceFile::Fail(int error, std::size_t part_bytes) {
 
 void TraceFile::End() {
   Flush();
-  if (written_bytes_ > 0) {
+  if (written_bytes_ > 0 && !options_.json_lines) {
     buffer_ = kEnd;
     Flush();
   }

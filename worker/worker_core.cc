@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/flags.h"
@@ -24,7 +25,8 @@ absl::StatusOr<std::unique_ptr<TraceFile>> OpenTrace(const WorkerOptions& option
   }
   return TraceFile::Create(
       options.trace_file,
-      {.process = options.role == v1::ROLE_PREFILL ? "baton-prefill" : "baton-decode"});
+      {.process = options.role == v1::ROLE_PREFILL ? "baton-prefill" : "baton-decode",
+       .json_lines = absl::EndsWith(options.trace_file, ".jsonl")});
 }
 
 // What blocks really travel by, where there are peers; else what is allowed.
@@ -73,7 +75,7 @@ WorkerCore::WorkerCore(const WorkerOptions& options,
       checkpoint_(std::move(checkpoint)),
       backend_(std::move(backend)),
       trace_(std::move(trace)),
-      profiled_(*backend_, /*keeps_calls=*/trace_ != nullptr),
+      profiled_(*backend_, /*keeps_calls=*/trace_ != nullptr && trace_->keeps_operations()),
       step_metrics_(checkpoint_->config().name) {}
 
 absl::Status WorkerCore::Start(const WorkerOptions& options, TransportFactory transport) {

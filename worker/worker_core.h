@@ -67,6 +67,10 @@ class WorkerCore {
   // Null without metrics.
   const MetricsServer* metrics() const { return metrics_server_.get(); }
 
+  // Handoffs are counted there.
+  WorkerMetrics& worker_metrics() { return step_metrics_; }
+  // Where the spans of requests go; null without a trace.
+  SpanSink* spans() const { return trace_.get(); }
   // What a decode worker measures its requests with, for its metrics.
   const RequestMeter& requests() const { return requests_; }
 

@@ -106,6 +106,31 @@ void AddTransfer(MetricFamilies& out, const TransferStats& transfer) {
   out.Count({{"thread", "transfer"}}, MetricSeconds(transfer.thread_time));
 }
 
+void AddHandoffEnds(MetricFamilies& out, const HandoffTotals& handoffs) {
+  out.BeginCounters("baton_kv_handoffs_total",
+                    "Handoffs that ended at this worker, by its side and how; an expired one was "
+                    "given up because the other side fell silent.");
+  constexpr std::pair<const char*, PrefillHandoffState> kOffered[] = {
+      {"released", PrefillHandoffState::kReleased},
+      {"failed", PrefillHandoffState::kFailed},
+      {"cancelled", PrefillHandoffState::kCancelled},
+      {"expired", PrefillHandoffState::kExpired}};
+  for (const auto& [end, state] : kOffered) {
+    out.Count({{"side", "prefill"}, {"end", end}},
+              static_cast<double>(handoffs.offered[static_cast<std::size_t>(state)]));
+  }
+  constexpr std::pair<const char*, DecodeHandoffState> kFetched[] = {
+      {"done", DecodeHandoffState::kDone},
+      {"failed", DecodeHandoffState::kFailed},
+      {"cancelled", DecodeHandoffState::kCancelled}};
+  for (const auto& [end, state] : kFetched) {
+    out.Count({{"side", "decode"}, {"end", end}},
+              static_cast<double>(handoffs.fetched[static_cast<std::size_t>(state)]));
+  }
+  out.Distribution("baton_kv_transfer_bytes", "Bytes of a handoff whose blocks have all come.",
+                   handoffs.transfer_bytes);
+}
+
 // Of the requests that came with a prefill worker.
 void AddHandoffs(MetricFamilies& out, const RequestTotals& requests) {
   out.Distribution(
@@ -138,6 +163,7 @@ class WorkerCollectable final : public prometheus::Collectable {
     AddLoad(families, load_());
     AddTotals(families, metrics_.totals());
     AddTransfer(families, transfer_());
+    AddHandoffEnds(families, metrics_.handoffs());
     if (requests_ != nullptr) {
       const RequestTotals requests = requests_->totals();
       AddRequestMetrics(families, requests);
@@ -164,6 +190,11 @@ StepTotals::StepTotals()
                     2, 5, 10}),
       step_rows({1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192}) {}
 
+// From one block of a small model to the longest prompts of large ones.
+HandoffTotals::HandoffTotals()
+    : transfer_bytes({1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28,
+                      1 << 30, 4.0 * (1 << 30), 16.0 * (1 << 30)}) {}
+
 void WorkerMetrics::OnStep(const StepStatistics& step) {
   absl::MutexLock lock(&mutex_);
   totals_.step_seconds.Add(MetricSeconds(step.duration));
@@ -181,6 +212,26 @@ void WorkerMetrics::OnStep(const StepStatistics& step) {
   const Duration scheduling = step.scheduling - step.scheduling_operations;
   totals_.scheduling += scheduling;
   totals_.other += step.duration - scheduling - step.operations.total();
+}
+
+void WorkerMetrics::OnHandoffEnd(PrefillHandoffState end) {
+  absl::MutexLock lock(&mutex_);
+  ++handoffs_.offered.at(static_cast<std::size_t>(end));
+}
+
+void WorkerMetrics::OnHandoffEnd(DecodeHandoffState end) {
+  absl::MutexLock lock(&mutex_);
+  ++handoffs_.fetched.at(static_cast<std::size_t>(end));
+}
+
+void WorkerMetrics::OnTransfer(std::size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  handoffs_.transfer_bytes.Add(static_cast<double>(bytes));
+}
+
+HandoffTotals WorkerMetrics::handoffs() const {
+  absl::MutexLock lock(&mutex_);
+  return handoffs_;
 }
 
 StepTotals WorkerMetrics::totals() const {

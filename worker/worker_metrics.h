@@ -13,6 +13,7 @@
 #include "engine/step_statistics.h"
 #include "frontend/histogram.h"
 #include "kernels/operation_times.h"
+#include "kvtransfer/handoff_state.h"
 #include "kvtransfer/transfer_types.h"
 
 namespace prometheus {
@@ -39,6 +40,16 @@ struct StepTotals {
   Duration other{};  // of the steps' time, neither scheduling nor an operation
 };
 
+// How the handoffs of one worker have ended. By the value of their state; states that are no ends
+// stay 0.
+struct HandoffTotals {
+  HandoffTotals();
+
+  std::array<std::uint64_t, 8> offered{};  // PrefillHandoffState
+  std::array<std::uint64_t, 8> fetched{};  // DecodeHandoffState
+  Histogram transfer_bytes;
+};
+
 // Adds up an engine's steps for Prometheus. Names are vLLM's where the meaning is, so that its
 // dashboards work; the others start with baton_. The one label is the model's name, beside the
 // fixed words of `operation` and `kind`.
@@ -50,7 +61,14 @@ class WorkerMetrics final : public StepObserver {
 
   void OnStep(const StepStatistics& step) override;
 
+  // One handoff has ended at this worker: at a decode worker one try with one prefill worker.
+  void OnHandoffEnd(PrefillHandoffState end);
+  void OnHandoffEnd(DecodeHandoffState end);
+  // All blocks of a handoff have come, so many bytes.
+  void OnTransfer(std::size_t bytes);
+
   StepTotals totals() const;
+  HandoffTotals handoffs() const;
 
   // What a scrape gets: the totals, what `load` and `transfer` say, which are asked at every
   // scrape, and the requests of a decode worker (null: of a prefill worker, which has handoffs
@@ -63,6 +81,7 @@ class WorkerMetrics final : public StepObserver {
   const std::string model_;
   mutable absl::Mutex mutex_;
   StepTotals totals_ ABSL_GUARDED_BY(mutex_);
+  HandoffTotals handoffs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton

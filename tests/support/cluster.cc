@@ -135,10 +135,10 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
     return options.network == nullptr ? nullptr : &options.network->host(hosts_taken++);
   };
   const TestHost* const router_host = next_host();
-  const auto add = [&](const char* role, int count, auto& workers) {
+  const auto add = [&](const char* role, int count, const auto& own_flags, auto& workers) {
     for (int i = 0; i < count; ++i) {
       const TestHost* const host = next_host();
-      std::vector<std::string> flags = worker_flags;
+      std::vector<std::string> flags = Join(worker_flags, own_flags);
       if (host != nullptr) {
         flags.insert(flags.end(), {"--kv-listen", absl::StrCat(host->address(), ":0")});
       }
@@ -150,8 +150,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
       }
     }
   };
-  add("decode", options.decode_workers, cluster->decode_);
-  add("prefill", options.prefill_workers, cluster->prefill_);
+  add("decode", options.decode_workers, options.decode_flags, cluster->decode_);
+  add("prefill", options.prefill_workers, options.prefill_flags, cluster->prefill_);
   cluster->router_ = std::make_unique<ServerProcess>("router", router_flags,
                                                      options.failpoint_folder, router_host);
   if (options.registered) {

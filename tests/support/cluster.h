@@ -76,7 +76,9 @@ struct ClusterOptions {
   TestModel model = TinyModel();
   std::string kv_pool_size = "32MiB";
   int prefill_workers = 1;
-  std::vector<std::string> worker_flags;
+  std::vector<std::string> worker_flags;  // of both kinds
+  std::vector<std::string> decode_flags;
+  std::vector<std::string> prefill_flags;
   std::vector<std::string> router_flags;
   int decode_workers = 1;
   // Workers come to the router by themselves; otherwise it has their list.

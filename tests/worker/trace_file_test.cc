@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -76,6 +77,82 @@ class TraceFileTest : public testing::Test {
   TemporaryFolder folder_;
   const std::string path_ = (folder_.path() / "trace.json").string();
 };
+
+Span MakeSpan() {
+  Span span{.context = TraceContext::NewTrace(),
+            .name = "decode.request",
+            .start = TimePoint(std::chrono::hours(1000)),
+            .end = TimePoint(std::chrono::hours(1000) + microseconds(1500))};
+  span.attributes.emplace_back("count", std::int64_t{7});
+  return span;
+}
+
+TEST_F(TraceFileTest, SpansStandBesideTheSteps) {
+  const Span span = MakeSpan();
+  {
+    const auto trace = Create();
+    EXPECT_TRUE(trace->keeps_operations());
+    GiveSteps(*trace, 1);
+    trace->Record(span);
+  }
+  std::map<std::string, json> events;
+  for (const json& event : json::parse(ReadFile(path_))) {
+    events[event.at("ph").get<std::string>()] = event;
+  }
+  const json& begin = events.at("b");
+  const json& end = events.at("e");
+  EXPECT_EQ(begin.at("name"), "decode.request");
+  EXPECT_EQ(begin.at("id"), end.at("id"));
+  EXPECT_NEAR(end.at("ts").get<double>() - begin.at("ts").get<double>(), 1500, 1e-3);
+  EXPECT_EQ(begin.at("args").at("kind"), "span");
+  EXPECT_EQ(begin.at("args").at("attributes").at("count"), 7);
+  EXPECT_EQ("0x" + begin.at("args").at("span_id").get<std::string>(), begin.at("id"));
+  EXPECT_TRUE(events.contains("X")) << "the step";
+}
+
+TEST_F(TraceFileTest, LinesOfJsonHoldStepsAndSpans) {
+  const Span span = MakeSpan();
+  {
+    const auto trace = Create({.json_lines = true});
+    EXPECT_FALSE(trace->keeps_operations());
+    GiveSteps(*trace, 2);
+    trace->Record(span);
+  }
+  std::istringstream lines(ReadFile(path_));
+  std::map<std::string, int> kinds;
+  for (std::string line; std::getline(lines, line);) {
+    const json event = json::parse(line);
+    ++kinds[event.at("kind").get<std::string>()];
+    EXPECT_EQ(event.at("service"), "baton-test");
+    if (event.at("kind") == "step") {
+      EXPECT_EQ(event.at("duration_ns"), 400'000);
+      EXPECT_EQ(event.at("prefill_rows"), 3);
+      EXPECT_EQ(event.at("free_blocks"), 9);
+    } else {
+      EXPECT_EQ(event.at("end_time_unix_nano").get<std::int64_t>() -
+                    event.at("start_time_unix_nano").get<std::int64_t>(),
+                1'500'000);
+    }
+  }
+  EXPECT_EQ(kinds, (std::map<std::string, int>{{"step", 2}, {"span", 1}}));
+}
+
+TEST_F(TraceFileTest, LinesOfJsonEndWholeWhenTheFileIsFull) {
+  {
+    const auto trace = Create({.most_bytes = 3000, .json_lines = true});
+    for (int i = 0; i < 100; ++i) {
+      trace->Record(MakeSpan());
+    }
+  }
+  const std::string text = ReadFile(path_);
+  EXPECT_LE(text.size(), 3000u);
+  ASSERT_FALSE(text.empty());
+  EXPECT_EQ(text.back(), '\n');
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_EQ(json::parse(line).at("kind"), "span");  // throws on half a line
+  }
+}
 
 TEST_F(TraceFileTest, EveryFieldOfEveryEvent) {
   auto trace = Create();

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "frontend/request_meter.h"
+
 namespace baton {
 namespace {
 
@@ -98,6 +100,36 @@ TEST(WorkerMetrics, TransportsAreCountedByKind) {
         "baton_kv_transfer_thread_seconds_total{thread=\"transfer\",model_name=\"tiny\"} 0.007"}) {
     EXPECT_TRUE(lines.contains(line)) << line;
   }
+}
+
+TEST(WorkerMetrics, HandoffsAreCountedBySideAndEnd) {
+  WorkerMetrics metrics("tiny");
+  metrics.OnHandoffEnd(PrefillHandoffState::kReleased);
+  metrics.OnHandoffEnd(PrefillHandoffState::kExpired);
+  metrics.OnHandoffEnd(DecodeHandoffState::kFailed);
+  metrics.OnHandoffEnd(DecodeHandoffState::kDone);
+  metrics.OnHandoffEnd(DecodeHandoffState::kDone);
+  metrics.OnTransfer(1 << 20);
+  const std::set<std::string> lines = Lines(metrics, {});
+  for (const char* line :
+       {"baton_kv_handoffs_total{side=\"prefill\",end=\"released\",model_name=\"tiny\"} 1",
+        "baton_kv_handoffs_total{side=\"prefill\",end=\"expired\",model_name=\"tiny\"} 1",
+        "baton_kv_handoffs_total{side=\"prefill\",end=\"failed\",model_name=\"tiny\"} 0",
+        "baton_kv_handoffs_total{side=\"decode\",end=\"done\",model_name=\"tiny\"} 2",
+        "baton_kv_handoffs_total{side=\"decode\",end=\"failed\",model_name=\"tiny\"} 1",
+        "baton_kv_transfer_bytes_bucket{model_name=\"tiny\",le=\"1048576\"} 1",
+        "baton_kv_transfer_bytes_bucket{model_name=\"tiny\",le=\"262144\"} 0"}) {
+    EXPECT_TRUE(lines.contains(line)) << line;
+  }
+}
+
+// A decode worker has the requests too.
+TEST(WorkerMetrics, RequestsAreThoseOfADecodeWorker) {
+  const WorkerMetrics metrics("tiny");
+  const RequestMeter requests;
+  const char* const line = "vllm:time_to_first_token_seconds_count{model_name=\"tiny\"} 0";
+  EXPECT_TRUE(Lines(metrics, {}, {}, &requests).contains(line));
+  EXPECT_FALSE(Lines(metrics, {}).contains(line));
 }
 
 TEST(WorkerMetrics, BucketsCountWhatIsAtMostTheirBound) {
