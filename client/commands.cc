@@ -6,11 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/choice_printer.h"
 #include "client/json_output.h"
+#include "client/status_output.h"
 #include "client/text_output.h"
 #include "common/file.h"
 #include "common/status_macros.h"
+#include "proto/status_conversion.h"
 
 namespace baton {
 namespace {
@@ -103,10 +106,14 @@ v1::CompleteRequest MakeRequest(const GenerationFlags& flags) {
   request.set_path(PathByName(flags.path));
   request.set_cache_salt(flags.cache_salt);
   request.set_request_id(flags.request_id);
+  request.set_session(flags.session);
+  request.set_zone(flags.zone);
+  request.set_priority(static_cast<std::int32_t>(flags.priority));
   return request;
 }
 
 absl::Status RunComplete(CompletionsClient& client, const CompleteFlags& flags, Console& console) {
+  client.set_tenant(flags.generation.tenant);
   v1::CompleteRequest request = MakeRequest(flags.generation);
   ASSIGN_OR_RETURN(*request.mutable_text(), ReadPrompt(flags.prompt, console.in));
   request.set_special(flags.special);
@@ -136,6 +143,7 @@ absl::Status RunComplete(CompletionsClient& client, const CompleteFlags& flags, 
 }
 
 absl::Status RunChat(CompletionsClient& client, const ChatFlags& flags, Console& console) {
+  client.set_tenant(flags.generation.tenant);
   v1::CompleteRequest request = MakeRequest(flags.generation);
   if (!flags.system.empty()) {
     AddMessage(request, "system", flags.system);
@@ -186,7 +194,13 @@ absl::Status RunStatus(CompletionsClient& client, bool json, Console& console) {
 }
 
 std::string DescribeError(const absl::Status& status) {
-  return absl::StrCat(absl::StatusCodeToString(status.code()), ": ", std::string(status.message()));
+  std::string text =
+      absl::StrCat(absl::StatusCodeToString(status.code()), ": ", std::string(status.message()));
+  if (const std::optional<std::chrono::milliseconds> delay = RetryAfter(status)) {
+    absl::StrAppend(&text, "; try again in ",
+                    absl::StrFormat("%.1f s", std::chrono::duration<double>(*delay).count()));
+  }
+  return text;
 }
 
 }  // namespace baton

@@ -36,6 +36,10 @@ struct GenerationFlags {
   std::string path = "auto";
   std::string cache_salt;
   std::string request_id;
+  std::string session;
+  std::string zone;
+  std::int64_t priority = 0;
+  std::string tenant;  // empty: not said
   std::int64_t timeout_seconds = 600;
 };
 
@@ -83,7 +87,8 @@ absl::Status RunTokenize(CompletionsClient& client, const TokenizeFlags& flags, 
 absl::Status RunModels(CompletionsClient& client, bool json, Console& console);
 absl::Status RunStatus(CompletionsClient& client, bool json, Console& console);
 
-// "INVALID_ARGUMENT: max_tokens: 0 is not from 1 to 8192", as errors are shown.
+// "INVALID_ARGUMENT: max_tokens: 0 is not from 1 to 8192", as errors are shown; with the time after
+// which another try makes sense, when the server says so.
 std::string DescribeError(const absl::Status& status);
 
 }  // namespace baton

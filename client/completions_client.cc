@@ -33,10 +33,18 @@ absl::StatusOr<std::unique_ptr<CompletionsClient>> CompletionsClient::Create(
 CompletionsClient::CompletionsClient(std::shared_ptr<grpc::Channel> channel)
     : channel_(std::move(channel)) {}
 
+void CompletionsClient::Prepare(grpc::ClientContext& context,
+                                std::chrono::milliseconds deadline) const {
+  SetDeadline(context, deadline);
+  if (!tenant_.empty()) {
+    context.AddMetadata("x-baton-tenant", tenant_);
+  }
+}
+
 absl::StatusOr<v1::CompleteResponse> CompletionsClient::Complete(
     const v1::CompleteRequest& request, std::chrono::milliseconds deadline) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   v1::CompleteResponse response;
   RETURN_IF_ERROR(
       FromGrpcStatus(v1::Completions::NewStub(channel_)->Complete(&context, request, &response)));
@@ -48,7 +56,7 @@ absl::Status CompletionsClient::StreamComplete(
     std::chrono::milliseconds deadline,
     const std::function<void(const v1::CompleteChunk&)>& chunk) {
   grpc::ClientContext context;
-  SetDeadline(context, deadline);
+  Prepare(context, deadline);
   const auto stub = v1::Completions::NewStub(channel_);
   const auto reader = stub->StreamComplete(&context, request);
   for (v1::CompleteChunk next; reader->Read(&next);) {

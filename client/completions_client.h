@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "baton/v1/completions.pb.h"
@@ -12,6 +13,7 @@
 
 namespace grpc {
 class Channel;
+class ClientContext;
 }  // namespace grpc
 
 namespace baton {
@@ -38,10 +40,16 @@ class CompletionsClient {
   absl::StatusOr<v1::ListModelsResponse> ListModels(std::chrono::milliseconds deadline);
   absl::StatusOr<v1::StatusResponse> Status(std::chrono::milliseconds deadline);
 
+  // Sent with every request for a completion from now on; empty: none.
+  void set_tenant(std::string tenant) { tenant_ = std::move(tenant); }
+
  private:
+  void Prepare(grpc::ClientContext& context, std::chrono::milliseconds deadline) const;
+
   explicit CompletionsClient(std::shared_ptr<grpc::Channel> channel);
 
   const std::shared_ptr<grpc::Channel> channel_;
+  std::string tenant_;
 };
 
 }  // namespace baton

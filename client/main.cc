@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 0xFFFFFFFF;
 constexpr std::int64_t kMostChoices = 16;
+constexpr std::int64_t kMostPriority = 0x7FFFFFFF;
 constexpr std::int64_t kMostLogprobs = 20;
 
 struct ClientFlags {
@@ -50,6 +51,14 @@ void AddGenerationFlags(baton::Flags& flags, baton::GenerationFlags& settings) {
              "cached prompts are shared only under the same salt; at most 128 bytes");
   flags.Text("request-id", &settings.request_id,
              "name in logs and for Abort; empty: made by the server");
+  flags.Text(
+      "session", &settings.session,
+      "key of a conversation: a router may send its requests to one worker; at most 128 bytes");
+  flags.Text("zone", &settings.zone, "residency zone that must serve the request; empty: any");
+  flags.Integer("priority", &settings.priority, -kMostPriority, kMostPriority,
+                "lower ones leave a router's queue first");
+  flags.Text("tenant", &settings.tenant,
+             "whom the request is for, where certificates do not say it; empty: default");
   flags.Integer("timeout", &settings.timeout_seconds, 1, 3600,
                 "seconds until the request is given up");
 }

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "baton/v1/completions.pb.h"
-#include "baton/v1/worker.pb.h"
 
 namespace baton {
 
@@ -19,9 +18,6 @@ std::string DescribeChoice(std::size_t index, bool dim);
 // A line for each token: its id, its log probability, and the alternatives likewise. Empty without
 // log probabilities.
 std::string DescribeLogprobs(const v1::Choice& choice);
-
-// One screen: the server, its fleet, the requests so far.
-std::string DescribeStatus(const v1::StatusResponse& status);
 
 // One paragraph a model.
 std::string DescribeModels(const v1::ListModelsResponse& models);

@@ -98,7 +98,11 @@ TEST_F(CommandsTest, FlagsBecomeFields) {
                       .stop = {"answ"},
                       .path = "disaggregated",
                       .cache_salt = "pepper",
-                      .request_id = "me"};
+                      .request_id = "me",
+                      .session = "chat-7",
+                      .zone = "eu",
+                      .priority = -2,
+                      .tenant = "team-a"};
   Console console = MakeConsole();
   ASSERT_TRUE(RunComplete(*client_, flags, console).ok());
   const GenerationJob& job = harness_.generator.Await(0)->job;
@@ -112,9 +116,20 @@ TEST_F(CommandsTest, FlagsBecomeFields) {
   EXPECT_EQ(job.sequence.sampling().top_k(), 7u);
   EXPECT_EQ(job.sequence.sampling().seed(), ~0ull);
   EXPECT_EQ(job.sequence.cache_salt(), "pepper");
+  EXPECT_EQ(job.session, "chat-7");
+  EXPECT_EQ(job.sequence.zone(), "eu");
+  EXPECT_EQ(job.priority, -2);
+  EXPECT_EQ(job.tenant, "team-a");
   EXPECT_EQ(job.choices, 1u);
   EXPECT_FALSE(job.sequence.has_logprobs());
   EXPECT_EQ(out_.str().substr(0, 5), "an \n[") << "the stop string ends the text";
+}
+
+TEST(DescribeError, SaysWhenAnotherTryMakesSense) {
+  const absl::Status full = absl::ResourceExhaustedError("the queue is full");
+  EXPECT_EQ(DescribeError(full), "RESOURCE_EXHAUSTED: the queue is full");
+  EXPECT_EQ(DescribeError(WithRetryAfter(full, std::chrono::milliseconds(1500))),
+            "RESOURCE_EXHAUSTED: the queue is full; try again in 1.5 s");
 }
 
 // Two choices whose tokens come by turns; the second one ends first.
