@@ -10,7 +10,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "router/fleet_worker.h"
-#include "router/worker_channel.h"
+#include "router/worker_client_channel.h"
 #include "router/worker_costs.h"
 
 namespace baton {
@@ -79,7 +79,7 @@ void Fleet::Start(std::function<void(bool)> can_serve,
 }
 
 void Fleet::Stop() {
-  std::vector<std::shared_ptr<WatchCall>> watches;
+  std::vector<std::shared_ptr<WatchReactor>> watches;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -92,7 +92,7 @@ void Fleet::Stop() {
   if (thread_.joinable()) {
     thread_.join();
   }
-  for (const std::shared_ptr<WatchCall>& watch : watches) {
+  for (const std::shared_ptr<WatchReactor>& watch : watches) {
     watch->Cancel();
   }
 }
@@ -100,7 +100,7 @@ void Fleet::Stop() {
 void Fleet::Run() {
   std::optional<bool> told;
   while (true) {
-    std::vector<std::shared_ptr<WatchCall>> due;
+    std::vector<std::shared_ptr<WatchReactor>> due;
     bool can_serve = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -119,7 +119,7 @@ void Fleet::Run() {
       told = can_serve;
       can_serve_changed_(can_serve);
     }
-    for (const std::shared_ptr<WatchCall>& watch : due) {
+    for (const std::shared_ptr<WatchReactor>& watch : due) {
       watch->Begin();
     }
     FitCosts();
@@ -149,28 +149,29 @@ void Fleet::FitCosts() {
       }
     }
   }
-  std::vector<WorkerCosts> costs = FitCostsOfEach(described);
+  FittedCosts costs = FitWorkerCosts(described);
   FleetRates rates = RatesOfAll(described);
   if (rates_fitted_) {
     rates_fitted_(rates);
   }
   absl::MutexLock lock(&mutex_);
   rates_ = std::move(rates);
+  costs_ = costs.fleet;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     FleetWorker* worker = workers_[slots[i].value()].get();
     if (worker != nullptr && worker->instance == described[i].instance_id()) {
-      worker->costs = std::move(costs[i]);
+      worker->costs = std::move(costs.each[i]);
       view_is_old_ = true;
     }
   }
 }
 
-std::vector<std::shared_ptr<WatchCall>> Fleet::TakeDue(TimePoint now) {
-  std::vector<std::shared_ptr<WatchCall>> due;
+std::vector<std::shared_ptr<WatchReactor>> Fleet::TakeDue(TimePoint now) {
+  std::vector<std::shared_ptr<WatchReactor>> due;
   for (const std::unique_ptr<FleetWorker>& worker : workers_) {
     if (worker != nullptr && worker->listed && worker->watch == nullptr &&
         worker->next_watch <= now) {
-      worker->watch = std::make_shared<WatchCall>(*this, worker->slot, worker->channel);
+      worker->watch = std::make_shared<WatchReactor>(*this, worker->slot, worker->channel);
       worker->watch_begun = now;
       due.push_back(worker->watch);
     }

@@ -25,7 +25,7 @@
 
 namespace baton {
 
-class WatchCall;
+class WatchReactor;
 struct FleetFeed;
 struct FleetWorker;
 
@@ -96,7 +96,7 @@ class Fleet {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
   void FitCosts();
-  std::vector<std::shared_ptr<WatchCall>> TakeDue(TimePoint now)
+  std::vector<std::shared_ptr<WatchReactor>> TakeDue(TimePoint now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TimePoint NextEvent(TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateLiveness(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -130,6 +130,7 @@ class Fleet {
   std::uint64_t next_arrival_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t resyncs_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const FleetView> view_ ABSL_GUARDED_BY(mutex_);
+  WorkerCosts costs_ ABSL_GUARDED_BY(mutex_){.model = NominalCosts()};  // of the whole fleet
   FleetRates rates_ ABSL_GUARDED_BY(mutex_);
   TimePoint next_fit_ ABSL_GUARDED_BY(mutex_);
   bool view_is_old_ ABSL_GUARDED_BY(mutex_) = false;

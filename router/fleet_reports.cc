@@ -171,6 +171,10 @@ void Fleet::Accept(FleetWorker& worker, const v1::WorkerDescription& description
       identity.ok()
           ? layouts_.try_emplace(LayoutFingerprint(*identity), layouts_.size()).first->second
           : 0;
+  if (usable && !worker.usable()) {
+    // What is known of the others by now; its own rates count from the next fit on.
+    worker.costs = costs_;
+  }
   if (usable != worker.usable() || layout != worker.layout ||
       description.zone() != worker.description.zone()) {
     view_is_old_ = news_ = true;

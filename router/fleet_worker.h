@@ -10,7 +10,7 @@
 #include "baton/v1/worker.pb.h"
 #include "common/clock.h"
 #include "router/fleet_view.h"
-#include "router/watch_call.h"
+#include "router/watch_reactor.h"
 #include "router/worker_costs.h"
 #include "router/worker_kv.h"
 
@@ -31,7 +31,7 @@ struct FleetWorker {
   std::uint64_t arrival = 0;  // place in the status
   std::shared_ptr<WorkerCounts> counts = std::make_shared<WorkerCounts>();
 
-  std::shared_ptr<WatchCall> watch;  // of a listed worker, while it lasts; shared with gRPC
+  std::shared_ptr<WatchReactor> watch;  // of a listed worker, while it lasts; shared with gRPC
   TimePoint next_watch;
   TimePoint watch_begun;
 

@@ -87,17 +87,20 @@ std::shared_ptr<const CostModel> NominalCosts() {
   return *costs;
 }
 
-std::vector<WorkerCosts> FitCostsOfEach(std::span<const v1::WorkerDescription> workers) {
-  std::vector<WorkerCosts> costs(workers.size(), WorkerCosts{.model = NominalCosts()});
+FittedCosts FitWorkerCosts(std::span<const v1::WorkerDescription> workers) {
+  FittedCosts costs{.fleet = {.model = NominalCosts()}};
   absl::StatusOr<CostModel> merged = FitCosts(workers);
-  if (!merged.ok()) {
-    return costs;
+  if (merged.ok()) {
+    costs.fleet.model = std::make_shared<const CostModel>(*std::move(merged));
+    const std::vector<TransportRate>& transports = costs.fleet.model->rates().transports;
+    if (!transports.empty()) {
+      costs.fleet.transport = transports.front();
+    }
   }
-  const auto fleet = std::make_shared<const CostModel>(*std::move(merged));
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    costs[i].model = CostsOf(workers[i], fleet);
-    if (!fleet->rates().transports.empty()) {
-      costs[i].transport = fleet->rates().transports.front();
+  costs.each.assign(workers.size(), costs.fleet);
+  if (costs.fleet.model != NominalCosts()) {
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      costs.each[i].model = CostsOf(workers[i], costs.fleet.model);
     }
   }
   return costs;

@@ -26,9 +26,14 @@ struct WorkerCosts {
 // others: what is measured on a busy machine moves that much.
 inline constexpr double kAlike = 1.5;
 
-// The costs of each worker, in the same order: those of the whole fleet (router/measured_rates.h),
-// or its own where they are clearly others, filled up from the fleet's where it has none. Pure.
-std::vector<WorkerCosts> FitCostsOfEach(std::span<const v1::WorkerDescription> workers);
+struct FittedCosts {
+  WorkerCosts fleet;              // of a worker of which nothing else is known
+  std::vector<WorkerCosts> each;  // in the order of the workers
+};
+
+// The costs of the whole fleet (router/measured_rates.h), and those of each worker: the fleet's, or
+// its own where they are clearly others, filled up from the fleet's where it has none. Pure.
+FittedCosts FitWorkerCosts(std::span<const v1::WorkerDescription> workers);
 
 // What the rates of the whole fleet say.
 struct FleetRates {

@@ -146,6 +146,10 @@ TEST_P(TransportContract, PartsOfALongMessageAreHeardBeforeItsEnd) {
   const PeerId peer = *client.transport->Connect(server.transport->address());
   ASSERT_TRUE(client.Say(peer, wire::Pong{1}).ok());
   ASSERT_TRUE(Both(server, client, [&] { return server.CountOf<wire::Pong>() == 1; }));
+  const std::string carrier = client.transport->CarrierOf(peer);
+  if (carrier != "tcp" && carrier != "grpc") {
+    GTEST_SKIP() << carrier << " moves a message by itself, in less time than a peer may be silent";
+  }
   const std::vector<std::byte> payload = Pattern(1 << 20);
   std::vector<std::byte> target(payload.size());
   server.plan = [&](std::size_t) {

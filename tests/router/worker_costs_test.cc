@@ -35,17 +35,18 @@ v1::WorkerDescription Worker(v1::Role role, double speed) {
 
 TEST(WorkerCosts, AreNominalUntilSomethingIsMeasured) {
   const std::vector<v1::WorkerDescription> workers = {Worker(v1::ROLE_DECODE, 0)};
-  const std::vector<WorkerCosts> costs = FitCostsOfEach(workers);
+  const std::vector<WorkerCosts> costs = FitWorkerCosts(workers).each;
   ASSERT_EQ(costs.size(), 1u);
   EXPECT_EQ(costs[0].model, NominalCosts());
   EXPECT_FALSE(costs[0].transport.has_value());
-  EXPECT_TRUE(FitCostsOfEach({}).empty());
+  EXPECT_TRUE(FitWorkerCosts({}).each.empty());
+  EXPECT_EQ(FitWorkerCosts({}).fleet.model, NominalCosts());
 }
 
 TEST(WorkerCosts, ANewWorkerIsTakenToBeAsTheOthers) {
   const std::vector<v1::WorkerDescription> workers = {
       Worker(v1::ROLE_DECODE, 1), Worker(v1::ROLE_PREFILL, 1.2), Worker(v1::ROLE_DECODE, 0)};
-  const std::vector<WorkerCosts> costs = FitCostsOfEach(workers);
+  const std::vector<WorkerCosts> costs = FitWorkerCosts(workers).each;
   EXPECT_EQ(costs[0].model, costs[1].model) << "noise is no difference";
   EXPECT_EQ(costs[0].model, costs[2].model);
   EXPECT_NEAR(costs[0].model->PrefillSeconds(1024), 1024 / 2200.0, 0.02);
@@ -56,7 +57,7 @@ TEST(WorkerCosts, ASlowWorkerHasItsOwn) {
   const std::vector<v1::WorkerDescription> workers = {
       Worker(v1::ROLE_DECODE, 1), Worker(v1::ROLE_DECODE, 1), Worker(v1::ROLE_DECODE, 1),
       Worker(v1::ROLE_DECODE, 0.5)};
-  const std::vector<WorkerCosts> costs = FitCostsOfEach(workers);
+  const std::vector<WorkerCosts> costs = FitWorkerCosts(workers).each;
   EXPECT_EQ(costs[0].model, costs[1].model);
   EXPECT_NEAR(costs[3].model->PrefillSeconds(1024), 2 * costs[0].model->PrefillSeconds(1024), 0.05);
   EXPECT_NEAR(costs[3].model->DecodeStepSeconds(1, 500), 0.04, 0.002);
@@ -69,7 +70,7 @@ TEST(WorkerCosts, AbsurdRatesAreLeftOut) {
       std::numeric_limits<double>::quiet_NaN());
   absurd.mutable_rates()->mutable_decode(0)->set_step_seconds(-1);
   const std::vector<v1::WorkerDescription> workers = {Worker(v1::ROLE_DECODE, 1), absurd};
-  const std::vector<WorkerCosts> costs = FitCostsOfEach(workers);
+  const std::vector<WorkerCosts> costs = FitWorkerCosts(workers).each;
   EXPECT_NEAR(costs[0].model->PrefillSeconds(1024), 0.512, 0.02);
   EXPECT_EQ(costs[1].model, costs[0].model);
 }

@@ -1,4 +1,4 @@
-#include "router/watch_call.h"
+#include "router/watch_reactor.h"
 
 #include <grpcpp/channel.h>
 
@@ -9,13 +9,15 @@
 
 namespace baton {
 
-WatchCall::WatchCall(Fleet& fleet, WorkerSlot worker, const std::shared_ptr<grpc::Channel>& channel)
+WatchReactor::WatchReactor(Fleet& fleet,
+                           WorkerSlot worker,
+                           const std::shared_ptr<grpc::Channel>& channel)
     : fleet_(fleet), worker_(worker), stub_(v1::Worker::NewStub(channel)) {}
 
-void WatchCall::Begin() {
+void WatchReactor::Begin() {
   self_ = shared_from_this();
   feed_ = fleet_.OpenFeed(worker_, [weak = weak_from_this()](const v1::RouterNotice& notice) {
-    if (const std::shared_ptr<WatchCall> call = weak.lock()) {
+    if (const std::shared_ptr<WatchReactor> call = weak.lock()) {
       call->sender_.Send(notice);
     }
   });
@@ -25,7 +27,7 @@ void WatchCall::Begin() {
   StartCall();
 }
 
-void WatchCall::OnReadDone(bool ok) {
+void WatchReactor::OnReadDone(bool ok) {
   if (ok) {
     refused_ = fleet_.OnReport(feed_, report_);
     if (refused_.ok()) {
@@ -38,8 +40,8 @@ void WatchCall::OnReadDone(bool ok) {
   RemoveHold();
 }
 
-void WatchCall::OnDone(const grpc::Status& status) {
-  const std::shared_ptr<WatchCall> last = std::move(self_);
+void WatchReactor::OnDone(const grpc::Status& status) {
+  const std::shared_ptr<WatchReactor> last = std::move(self_);
   fleet_.CloseFeed(feed_, refused_.ok() ? FromGrpcStatus(status) : refused_);
 }
 

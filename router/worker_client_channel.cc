@@ -1,4 +1,4 @@
-#include "router/worker_channel.h"
+#include "router/worker_client_channel.h"
 
 #include <grpcpp/grpcpp.h>
 

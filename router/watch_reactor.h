@@ -15,11 +15,11 @@ class Fleet;
 // One Worker.Watch call: the reports of a worker of the static list, as a feed of the fleet.
 //
 // Keeps itself alive from Begin until gRPC is done with it. Cancel and Notify are thread-safe.
-class WatchCall final : public grpc::ClientBidiReactor<v1::RouterNotice, v1::WorkerReport>,
-                        public std::enable_shared_from_this<WatchCall> {
+class WatchReactor final : public grpc::ClientBidiReactor<v1::RouterNotice, v1::WorkerReport>,
+                           public std::enable_shared_from_this<WatchReactor> {
  public:
   // `fleet` must outlive the call.
-  WatchCall(Fleet& fleet, WorkerSlot worker, const std::shared_ptr<grpc::Channel>& channel);
+  WatchReactor(Fleet& fleet, WorkerSlot worker, const std::shared_ptr<grpc::Channel>& channel);
 
   void Begin();
   void Cancel() { context_.TryCancel(); }
@@ -33,11 +33,11 @@ class WatchCall final : public grpc::ClientBidiReactor<v1::RouterNotice, v1::Wor
   const WorkerSlot worker_;
   const std::unique_ptr<v1::Worker::Stub> stub_;
   grpc::ClientContext context_;
-  NoticeSender<WatchCall> sender_{*this};
+  NoticeSender<WatchReactor> sender_{*this};
   v1::WorkerReport report_;
   FeedId feed_;
-  absl::Status refused_;             // by the fleet
-  std::shared_ptr<WatchCall> self_;  // null before Begin and after OnDone
+  absl::Status refused_;                // by the fleet
+  std::shared_ptr<WatchReactor> self_;  // null before Begin and after OnDone
 };
 
 }  // namespace baton
