@@ -378,7 +378,12 @@ TEST_F(RandomHandoffs, NothingIsLostOrWrittenLate) {
   }
   EXPECT_GT(requests_->landed, static_cast<int>(kHandoffs / 2));
   EXPECT_GT(requests_->codes()[absl::StatusCode::kCancelled], 100);
-  EXPECT_GT(requests_->codes()[absl::StatusCode::kInternal], 100);
+  // What was withdrawn (about 400): the engine's own status for those whose fetch had come by then,
+  // ABORTED for those whose fetch found nothing any more. How many of each, the machine decides.
+  EXPECT_GT(requests_->codes()[absl::StatusCode::kInternal] +
+                requests_->codes()[absl::StatusCode::kAborted],
+            300);
+  EXPECT_GT(requests_->codes()[absl::StatusCode::kInternal], 10);
   EXPECT_GT(requests_->codes()[absl::StatusCode::kDeadlineExceeded], 30);
   EXPECT_GT(log_->injected, 50);
 }
