@@ -1,5 +1,6 @@
 #include "tests/faults/fault_fixture.h"
 
+#include <cstdio>
 #include <utility>
 
 namespace baton {
@@ -112,6 +113,28 @@ void FaultTest::ExpectAnswer(v1::Path path, v1::RouteReason reason) {
   EXPECT_EQ(TokensOf(*response), Expected(request));
   EXPECT_EQ(response->timeline().path(), path);
   EXPECT_EQ(response->timeline().reason(), reason);
+}
+
+void FaultTest::ExpectSplitSoon() {
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  const TimePoint healed = Clock::System().Now();
+  bool split = false;
+  while (!split && Clock::System().Now() - healed < Promised(kReconnected)) {
+    const absl::StatusOr<v1::CompleteResponse> response = client().Complete(request);
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_EQ(TokensOf(*response), expected);
+    split = response->timeline().path() == v1::PATH_DISAGGREGATED;
+  }
+  Print("split again after", healed);
+  EXPECT_TRUE(split);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+}
+
+void FaultTest::Print(const std::string& what, TimePoint since) {
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - since);
+  std::printf("%s %lld ms\n", what.c_str(), static_cast<long long>(ms.count()));
 }
 
 }  // namespace baton

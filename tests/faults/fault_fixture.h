@@ -19,6 +19,9 @@ namespace baton {
 inline constexpr std::chrono::milliseconds kRecoveryBegins = std::chrono::seconds(2);
 inline constexpr std::chrono::milliseconds kBlocksFree = std::chrono::seconds(1);
 inline constexpr std::chrono::milliseconds kLease = std::chrono::seconds(5);
+// From a healed connection to a split request: the longest pause between two tries to connect, or
+// after a handoff that failed, and a connection's time.
+inline constexpr std::chrono::milliseconds kReconnected = std::chrono::seconds(4);
 inline constexpr std::chrono::milliseconds kSuspect = std::chrono::milliseconds(600);
 
 // The model a fault test runs on: tiny and quick, or the real one.
@@ -62,6 +65,11 @@ class FaultTest : public testing::Test {
 
   // A long request is answered, rightly, by this path and for this reason.
   void ExpectAnswer(v1::Path path, v1::RouteReason reason);
+  // T38, T39: nobody was restarted, every long request is answered rightly, and before long one is
+  // split.
+  void ExpectSplitSoon();
+
+  static void Print(const std::string& what, TimePoint since);
 
   Cluster& cluster() { return *cluster_; }
   const CompletionsClient& client() { return cluster_->client(); }

@@ -17,9 +17,6 @@
 namespace baton {
 namespace {
 
-// From a healed network to a split request: the longest pause between two tries to connect, and a
-// connection's time.
-constexpr std::chrono::milliseconds kReconnected = std::chrono::seconds(4);
 // Ejected a second after its last answer, which was up to one poll before the cut.
 constexpr std::chrono::milliseconds kEjected = std::chrono::milliseconds(1500);
 // A worker pings a silent router after 3 s, and takes it for gone 7 s later.
@@ -90,29 +87,6 @@ class NetworkTest : public FaultTest {
     // Nobody can tell the prefill side.
     EXPECT_TRUE(
         WaitUntil([&] { return cluster().prefill().IsIdle(); }, Promised(kLease + kBlocksFree)));
-  }
-
-  // T38, T39: nobody was restarted.
-  void ExpectSplitSoon() {
-    const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
-    const Tokens expected = Expected(request);
-    const TimePoint healed = Clock::System().Now();
-    bool split = false;
-    while (!split && Clock::System().Now() - healed < Promised(kReconnected)) {
-      const absl::StatusOr<v1::CompleteResponse> response = client().Complete(request);
-      ASSERT_TRUE(response.ok()) << response.status();
-      EXPECT_EQ(TokensOf(*response), expected);
-      split = response->timeline().path() == v1::PATH_DISAGGREGATED;
-    }
-    Print("split again after", healed);
-    EXPECT_TRUE(split);
-    EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
-  }
-
-  static void Print(const std::string& what, TimePoint since) {
-    const auto ms =
-        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::System().Now() - since);
-    std::printf("%s %lld ms\n", what.c_str(), static_cast<long long>(ms.count()));
   }
 };
 
