@@ -26,7 +26,9 @@ RoutedGeneration::RoutedGeneration(const RoutingParts& parts,
                                    GenerationJob job,
                                    std::shared_ptr<GenerationObserver> observer)
     : parts_(parts), job_(std::move(job)), observer_(std::move(observer)) {
-  // Log probabilities of a prompt are computed, whatever is cached (engine/engine.cc).
+  if (job_.sequence.prompt_logprobs()) {
+    return;  // all of the prompt is computed, whatever is cached: no worker is nearer to it
+  }
   const PrefixHash root = RootHash({.model_fingerprint = parts.model_fingerprint,
                                     .tokenizer_fingerprint = parts.tokenizer_fingerprint,
                                     .cache_salt = job_.sequence.cache_salt(),

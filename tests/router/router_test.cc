@@ -144,6 +144,29 @@ TEST_F(RouterTest, ALongPromptIsSplit) {
   EXPECT_EQ(sent.prefill(0).instance_id(), prefill_->description.instance_id());
 }
 
+// What a worker holds counts, but not where the whole prompt is computed for its log probabilities.
+TEST_F(RouterTest, ACachedPromptIsColocatedUnlessItsLogprobsAreWanted) {
+  const PrefixHash root = RootHash({.model_fingerprint = Model().fingerprint(),
+                                    .tokenizer_fingerprint = Model().tokenizer().fingerprint()});
+  v1::WorkerReport report;
+  report.mutable_snapshot()->set_first(true);
+  report.mutable_snapshot()->set_last(true);
+  for (const PrefixHash& hash : HashBlocks(root, std::vector<TokenId>(600, TokenId(70)))) {
+    report.mutable_snapshot()->mutable_hashes()->append(hash.bytes.begin(), hash.bytes.end());
+  }
+  decode_->Report(report);
+  StartAndAwait();
+  ASSERT_TRUE(WaitUntil([this] { return Status().prefix_index().entries() == 600 / 16; }));
+
+  EXPECT_EQ(Complete(Prompt(600)).response.timeline().reason(), v1::ROUTE_REASON_PREFIX_CACHED);
+  EXPECT_TRUE(decode_->requests().at(0).prefill().empty());
+  v1::CompleteRequest logprobs = Prompt(600);
+  logprobs.set_logprobs(0);
+  logprobs.set_echo(true);
+  Complete(logprobs);
+  EXPECT_EQ(decode_->requests().at(1).prefill_size(), 1);
+}
+
 TEST_F(RouterTest, AFailedPrefillIsReportedAsSuch) {
   v1::GenerateEvent::Finished finished = Finished();
   finished.set_prefill_failed(true);
