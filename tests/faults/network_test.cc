@@ -120,7 +120,7 @@ class HandoffNetworkTest
       case Failure::kSilence:
         return network().Cut(decode_host(), prefill_host());
       case Failure::kKvSilence:
-        return network().CutAllBut(decode_host(), prefill_host(), grpc);
+        return network().CutAllBut(decode_host(), prefill_host(), {grpc});
       case Failure::kKvReset:
         return network().ResetAllBut(decode_host(), prefill_host(), grpc);
       case Failure::kAbort:
@@ -172,7 +172,7 @@ TEST_P(HandoffNetworkTest, TheDecodeWorkerTakesOver) {
 // F15: what needs no transfer, or cannot have one.
 TEST_F(NetworkTest, WithoutTheKvPortOnlySplitsFail) {
   ASSERT_EQ(
-      network().CutAllBut(decode_host(), prefill_host(), PortOf(cluster().prefill().address())),
+      network().CutAllBut(decode_host(), prefill_host(), {PortOf(cluster().prefill().address())}),
       absl::OkStatus());
 
   const v1::CompleteRequest colocated = LongRequest(v1::PATH_COLOCATED);
@@ -188,6 +188,29 @@ TEST_F(NetworkTest, WithoutTheKvPortOnlySplitsFail) {
   EXPECT_LE(forced->tokens().size(), 1u);
 
   ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_PREFILL_FAILED);
+  EXPECT_TRUE(cluster().WaitForUsableWorkers(2));
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
+  ASSERT_EQ(network().Heal(), absl::OkStatus());
+  ExpectSplitSoon();
+}
+
+// F15: a network, or a firewall, that lets UCX ask for a connection and not make it. Nothing else
+// may stand still for it: not the request, not the next one.
+TEST_F(NetworkTest, ConnectionsThatAreNeverMade) {
+  ASSERT_EQ(network().CutAllBut(decode_host(), prefill_host(),
+                                {PortOf(cluster().prefill().address()),
+                                 PortOf(cluster().prefill().Door("kv"))}),
+            absl::OkStatus());
+
+  for (int i = 0; i < 2; ++i) {
+    const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+    const TimePoint asked = Clock::System().Now();
+    const auto stream = client().Stream(request);
+    ASSERT_EQ(stream->WaitForEnd(Promised(kRecoveryBegins)), absl::OkStatus());
+    Print("answered after", asked);
+    EXPECT_EQ(stream->tokens(), Expected(request));
+    EXPECT_EQ(stream->timeline().path(), v1::PATH_COLOCATED);
+  }
   EXPECT_TRUE(cluster().WaitForUsableWorkers(2));
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
   ASSERT_EQ(network().Heal(), absl::OkStatus());

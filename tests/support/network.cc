@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "tests/support/patience.h"
 
@@ -49,13 +50,14 @@ std::string FromTo(const TestHost& from, const TestHost& to) {
   return absl::StrCat("ip saddr ", from.address(), " ip daddr ", to.address(), " ");
 }
 
-// `verdict` for every TCP packet between the two, but to and from this port of `server`.
+// `verdict` for every TCP packet between the two, but to and from these ports of `server`.
 std::string AllBut(const TestHost& client,
                    const TestHost& server,
-                   int port,
+                   const std::vector<int>& ports,
                    const std::string& verdict) {
-  return absl::StrCat(FromTo(client, server), "tcp dport != ", port, " ", verdict, "\n",
-                      FromTo(server, client), "tcp sport != ", port, " ", verdict, "\n");
+  const std::string others = absl::StrCat("!= { ", absl::StrJoin(ports, ", "), " } ");
+  return absl::StrCat(FromTo(client, server), "tcp dport ", others, verdict, "\n",
+                      FromTo(server, client), "tcp sport ", others, verdict, "\n");
 }
 
 }  // namespace
@@ -128,12 +130,14 @@ absl::Status TestNetwork::Cut(const TestHost& a, const TestHost& b) {
   return SetRules(absl::StrCat(FromTo(a, b), "drop\n", FromTo(b, a), "drop\n"));
 }
 
-absl::Status TestNetwork::CutAllBut(const TestHost& client, const TestHost& server, int port) {
-  return SetRules(AllBut(client, server, port, "drop"));
+absl::Status TestNetwork::CutAllBut(const TestHost& client,
+                                    const TestHost& server,
+                                    const std::vector<int>& ports) {
+  return SetRules(AllBut(client, server, ports, "drop"));
 }
 
 absl::Status TestNetwork::ResetAllBut(const TestHost& client, const TestHost& server, int port) {
-  return SetRules(AllBut(client, server, port, "reject with tcp reset"));
+  return SetRules(AllBut(client, server, {port}, "reject with tcp reset"));
 }
 
 absl::Status TestNetwork::Forget(const TestHost& a, const TestHost& b) {

@@ -54,9 +54,11 @@ class TestNetwork {
   //
   // No packet passes between the two, either way, and nobody is told.
   absl::Status Cut(const TestHost& a, const TestHost& b);
-  // The same, but TCP packets from and to this port of `server` pass.
-  absl::Status CutAllBut(const TestHost& client, const TestHost& server, int port);
-  // Every TCP packet but those is answered with a reset.
+  // The same, but TCP packets from and to these ports of `server` pass.
+  absl::Status CutAllBut(const TestHost& client,
+                         const TestHost& server,
+                         const std::vector<int>& ports);
+  // Every TCP packet but those of this port is answered with a reset.
   absl::Status ResetAllBut(const TestHost& client, const TestHost& server, int port);
   // A firewall between the two that has just started and does not know the TCP connections that
   // there are: their packets are lost, those of new ones pass.
