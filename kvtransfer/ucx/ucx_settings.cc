@@ -84,8 +84,8 @@ void SetDefaults() {
   // So many scattered ranges are sent from where they lie; with more UCX copies them first.
   SetUnlessSet("UCX_TCP_MAX_IOV", "16");
   SetUnlessSet("UCX_KEEPALIVE_INTERVAL", "1s");
-  // Else the transfer thread, and every handoff with it, stands still for as long as the kernel asks
-  // for a connection to a machine that does not answer: two minutes.
+  // Else the transfer thread, and every handoff with it, stands still for as long as the kernel
+  // asks for a connection to a machine that does not answer: two minutes.
   SetUnlessSet("UCX_TCP_CONN_NB", "y");
   // Else a restarted worker cannot listen on its port for a minute.
   SetUnlessSet("UCX_TCP_CM_REUSEADDR", "y");

@@ -40,6 +40,8 @@ TEST_F(DrainTest, TheDecodeWorkerFinishesItsStreams) {
   cluster().decode().process().Signal(SIGTERM);
 
   EXPECT_TRUE(WaitUntil([&] { return !direct.IsServing(); }, kPatience));
+  // What the router sends before it has heard of it is finished too.
+  EXPECT_TRUE(WaitUntil([&] { return !client().IsServing(); }, kPatience));
   EXPECT_EQ(client().Complete(LongRequest(v1::PATH_UNSPECIFIED)).status().code(),
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(routed->WaitForEnd(), absl::OkStatus());

@@ -197,9 +197,9 @@ TEST_F(NetworkTest, WithoutTheKvPortOnlySplitsFail) {
 // F15: a network, or a firewall, that lets UCX ask for a connection and not make it. Nothing else
 // may stand still for it: not the request, not the next one.
 TEST_F(NetworkTest, ConnectionsThatAreNeverMade) {
-  ASSERT_EQ(network().CutAllBut(decode_host(), prefill_host(),
-                                {PortOf(cluster().prefill().address()),
-                                 PortOf(cluster().prefill().Door("kv"))}),
+  ASSERT_EQ(network().CutAllBut(
+                decode_host(), prefill_host(),
+                {PortOf(cluster().prefill().address()), PortOf(cluster().prefill().Door("kv"))}),
             absl::OkStatus());
 
   for (int i = 0; i < 2; ++i) {
