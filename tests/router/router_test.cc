@@ -6,11 +6,13 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <optional>
 #include <thread>
 
 #include "baton/v1/completions.grpc.pb.h"
 #include "proto/status_conversion.h"
+#include "router/retry_budget.h"
 #include "tests/router/fake_worker.h"
 #include "tests/support/health_client.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -465,6 +467,49 @@ TEST_F(RouterTest, ARequestIsMovedOnceToAnotherDecodeWorker) {
 
   second.script = refuse;
   EXPECT_EQ(Complete(Prompt(5)).status.code(), absl::StatusCode::kUnavailable);
+}
+
+// F28: every decode worker fails every request. The workers get a tenth more than the clients have
+// asked, and a request whose first token is out is not asked again.
+TEST_F(RouterTest, ASickFleetIsNotAskedTwice) {
+  std::atomic<bool> after_a_token = false;
+  const FakeWorker::Script fail = [&after_a_token](const v1::GenerateRequest&, grpc::ServerContext&,
+                                                   grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    if (after_a_token.load()) {
+      v1::GenerateEvent event;
+      event.set_token(70);
+      writer.Write(event);
+    }
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "sick");
+  };
+  decode_->script = fail;
+  FakeWorker second(v1::ROLE_DECODE, IdentityOf(Model()));
+  second.script = fail;
+  more_decode_ = {second.address()};
+  StartRouter();
+  ASSERT_TRUE(WaitUntil([this] {
+    const v1::StatusResponse status = Status();
+    return status.workers(0).problem().empty() && status.workers(1).problem().empty();
+  }));
+  const auto attempts = [&] { return decode_->requests().size() + second.requests().size(); };
+  constexpr std::size_t kRequests = 300;
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < kRequests; ++i) {
+    EXPECT_EQ(Complete(Prompt(5)).status.code(), absl::StatusCode::kUnavailable);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const RetryBudget::Options budget;
+  const double most_retries =
+      budget.most_saved + kRequests * budget.share + took.count() * budget.floor_per_second;
+  EXPECT_GT(attempts(), kRequests);
+  EXPECT_LE(static_cast<double>(attempts() - kRequests), most_retries + 1);
+
+  after_a_token.store(true);
+  const std::size_t before = attempts();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Complete(Prompt(5)).status.code(), absl::StatusCode::kAborted);
+  }
+  EXPECT_EQ(attempts(), before + 20);
 }
 
 // T69: the counters sum to the requests.
