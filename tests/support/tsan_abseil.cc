@@ -122,4 +122,16 @@ void WrapWaitNotified(absl::Notification* notification) {
   __tsan_acquire(notification);
 }
 
+#define WAIT_NOTIFIED_TIMEOUT \
+  "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE"
+bool RealWaitNotifiedTimeout(absl::Notification*, absl::Duration) REAL(WAIT_NOTIFIED_TIMEOUT);
+bool WrapWaitNotifiedTimeout(absl::Notification*, absl::Duration) WRAP(WAIT_NOTIFIED_TIMEOUT);
+bool WrapWaitNotifiedTimeout(absl::Notification* notification, absl::Duration time) {
+  const bool notified = RealWaitNotifiedTimeout(notification, time);
+  if (notified) {
+    __tsan_acquire(notification);
+  }
+  return notified;
+}
+
 }  // namespace baton
