@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "bench/compare_report.h"
 #include "bench/report_page.h"
 
@@ -256,7 +257,8 @@ void AddBreakEvens(const Crossover& crossover, ReportPage& page) {
   page.Table(rows);
 }
 
-void AddCrossover(const Crossover& crossover, ReportPage& page) {
+void AddCrossover(const CompareResult& result, ReportPage& page) {
+  const Crossover& crossover = result.crossover;
   const std::optional<double> error = CrossoverError(crossover);
   if (!error.has_value()) {
     return;
@@ -286,6 +288,7 @@ void AddCrossover(const Crossover& crossover, ReportPage& page) {
   }
   page.Table(rows);
   AddBreakEvens(crossover, page);
+  page.Paragraph(absl::StrJoin(SidesOfCrossover(result), " "));
   for (const int streams : running) {
     AddCrossoverPlot(crossover, streams, page);
   }
@@ -314,7 +317,7 @@ std::string ComparePage(const CompareResult& result) {
     AddWorkload(runs, page);
   }
   AddChat(result, page);
-  AddCrossover(result.crossover, page);
+  AddCrossover(result, page);
   return page.Finish();
 }
 

@@ -208,6 +208,22 @@ std::string Clause(const WorkloadRuns& runs, const Ratios& split) {
                       "; where the router's rule decides: ", InWords(conditional), ")");
 }
 
+// Of the requests that came at the reference rate, those with at least so long a prompt.
+double ShareFrom(int prompt_tokens, const WorkloadRuns& runs) {
+  double all = 0;
+  double long_ones = 0;
+  for (const SetUpRuns& set_up : runs.set_ups) {
+    const RatePoint* point = PointAt(set_up, runs.workload.reference_rate);
+    for (const LoadRun& run : point == nullptr ? std::vector<LoadRun>() : point->runs) {
+      for (const RequestRecord& record : run.records) {
+        all += 1;
+        long_ones += record.prompt_tokens >= prompt_tokens ? 1 : 0;
+      }
+    }
+  }
+  return Over(long_ones, all);
+}
+
 void AppendSide(const std::string& name, const SideFigures& side, std::string& out) {
   absl::StrAppendFormat(&out, "  %-16s %8.0f %8.0f %8.1f %8.1f (%.0f-%.0f) %9.1f %8.2f%s\n", name,
                         side.ttft_p50_ms.median, side.ttft_p99_ms.median, side.itl_p50_ms.median,
@@ -352,6 +368,33 @@ std::vector<BreakEven> BreakEvensOf(const Crossover& crossover) {
   return found;
 }
 
+std::vector<std::string> SidesOfCrossover(const CompareResult& result) {
+  int longest = 0;
+  for (const CrossoverCell& cell : result.crossover.cells) {
+    longest = std::max(longest, cell.prompt_tokens);
+  }
+  std::vector<std::string> sentences;
+  for (const BreakEven& entry : BreakEvensOf(result.crossover)) {
+    const std::string begin =
+        absl::StrCat("Beside ", entry.running, " running streams, to the end of ",
+                     entry.output_tokens, " new tokens, splitting is quicker for the request ");
+    if (!entry.measured.has_value()) {
+      sentences.push_back(absl::StrCat(begin, "at no length up to ", longest,
+                                       " prompt tokens: what it gains, it gains for others."));
+      continue;
+    }
+    std::vector<std::string> shares;
+    for (const WorkloadRuns& runs : result.workloads) {
+      shares.push_back(absl::StrFormat("%.0f%% of the %s prompts",
+                                       100 * ShareFrom(*entry.measured, runs), runs.workload.name));
+    }
+    sentences.push_back(absl::StrCat(begin, "from ", *entry.measured,
+                                     " prompt tokens on. As long: ", absl::StrJoin(shares, ", "),
+                                     "."));
+  }
+  return sentences;
+}
+
 Json CompareJson(const CompareResult& result) {
   Json out = {{"verdict", Verdict(result)}, {"workloads", Json::array()}};
   for (const WorkloadRuns& runs : result.workloads) {
@@ -412,6 +455,9 @@ std::string CompareTable(const CompareResult& result) {
   if (const std::optional<double> error = CrossoverError(result.crossover)) {
     absl::StrAppendFormat(&out, "crossover: the planner's times are within %.0f%% (median)\n",
                           100 * *error);
+  }
+  for (const std::string& sentence : SidesOfCrossover(result)) {
+    absl::StrAppend(&out, "  ", sentence, "\n");
   }
   absl::StrAppend(&out, "\n", Verdict(result), "\n");
   return out;

@@ -77,6 +77,10 @@ struct BreakEven {
 // One for each output length and number of running streams, in the order of the cells.
 std::vector<BreakEven> BreakEvensOf(const Crossover& crossover);
 
+// For each of these a sentence: where splitting begins to be quicker, and how many prompts of each
+// workload are on that side.
+std::vector<std::string> SidesOfCrossover(const CompareResult& result);
+
 // What the running chat came to, in milliseconds: medians over the repeats.
 struct ChatFigures {
   double undisturbed_p99_ms = 0;

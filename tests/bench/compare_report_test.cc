@@ -157,6 +157,33 @@ TEST(BreakEven, IsTheLeastLengthFromWhichAllAreQuicker) {
   EXPECT_EQ(BreakEvensOf(result.crossover)[0].measured, std::nullopt);
 }
 
+// T57: which side the traffic was on.
+TEST(SidesOfCrossover, SayHowManyPromptsAreLongEnough) {
+  CompareResult result = MakeResult();
+  for (WorkloadRuns& runs : result.workloads) {
+    for (SetUpRuns& set_up : runs.set_ups) {
+      for (LoadRun& run : set_up.points[0].runs) {
+        for (int i = 0; i < 3; ++i) {
+          run.records[static_cast<std::size_t>(i)].prompt_tokens = 512;
+        }
+      }
+    }
+  }
+
+  EXPECT_THAT(
+      SidesOfCrossover(result),
+      testing::ElementsAre(
+          "Beside 2 running streams, to the end of 1 new tokens, splitting is quicker for "
+          "the request from 512 prompt tokens on. As long: 30% of the mixed prompts, 30% of "
+          "the code prompts."));
+  EXPECT_THAT(CompareTable(result), HasSubstr("30% of the mixed prompts"));
+  EXPECT_THAT(ComparePage(result), HasSubstr("30% of the mixed prompts"));
+
+  result.crossover.cells.back().disaggregated_seconds = 100;
+  EXPECT_THAT(SidesOfCrossover(result),
+              testing::ElementsAre(HasSubstr("at no length up to 2048 prompt tokens")));
+}
+
 TEST(ComparePage, ShowsEverythingAndLoadsNothing) {
   const std::string page = ComparePage(MakeResult());
 
