@@ -82,6 +82,7 @@ class DecisionBench {
     std::atomic<std::uint64_t> updates{0};
     const SteadyClock::time_point begin = SteadyClock::now();
     std::jthread updater([&] { Update(stop, updates); });
+    updates.wait(0);  // it may begin late
     const Samples disturbed = MeasureChoices();
     stop.store(true);
     updater.join();
@@ -253,6 +254,7 @@ class DecisionBench {
       index_.Add(worker, chain);
       done += chain.size();
       updates.fetch_add(done);
+      updates.notify_one();
     }
   }
 

@@ -157,7 +157,9 @@ std::optional<DropReason> HandoffFetcher::OnError(const Connection& connection,
   if (const auto refused = CheckSender(*entry, connection, error.epoch)) {
     return refused;
   }
-  Fail(*entry, wire::ToStatus(error));
+  // After a move the other address may only repeat that it is over: why it was moved says more.
+  entry->first_failure.Update(wire::ToStatus(error));
+  Fail(*entry, entry->first_failure);
   return std::nullopt;
 }
 

@@ -68,9 +68,12 @@ void TransferCore::Shutdown(Duration bound) {
   parts_->server.EndAll(absl::UnavailableError("transfer service stopped"));
   parts_->fetcher.EndAll(absl::CancelledError("transfer service stopped"));
   StepUntil(start + std::min(kFlush, bound / 2), &TransferCore::Flushed);
-  parts_->connections.CloseAll(absl::CancelledError("transfer service stopped"));
-  DeliverLosses();
-  StepUntil(start + bound, &TransferCore::Drained);
+  do {
+    // Again and again: until the transport is gone, peers may connect.
+    parts_->connections.CloseAll(absl::CancelledError("transfer service stopped"));
+    DeliverLosses();
+    StepUntil(std::min(start + bound, Clock::System().Now() + kTick), &TransferCore::Drained);
+  } while (!Drained() && Clock::System().Now() < start + bound);
   if (!Drained()) {
     LogEvent(
         LogLevel::kWarn, "transfer.forced_down",
