@@ -7,6 +7,8 @@
 
 #include <sanitizer/tsan_interface.h>
 
+#include <cstdint>
+
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 
@@ -112,6 +114,17 @@ void WrapNotify(absl::Notification*) WRAP(NOTIFY);
 void WrapNotify(absl::Notification* notification) {
   __tsan_release(notification);
   RealNotify(notification);
+}
+
+// Of what copies of a status share: who lets go last deletes it, after what all others did.
+#define UNREF "_ZN4absl7debian36Status15UnrefNonInlinedEm"
+void RealUnref(std::uintptr_t) REAL(UNREF);
+void WrapUnref(std::uintptr_t) WRAP(UNREF);
+void WrapUnref(std::uintptr_t shared) {
+  void* const counter = reinterpret_cast<void*>(shared);
+  __tsan_release(counter);
+  __tsan_acquire(counter);
+  RealUnref(shared);
 }
 
 #define WAIT_NOTIFIED "_ZNK4absl7debian312Notification19WaitForNotificationEv"
