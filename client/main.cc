@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "common/flags.h"
+#include "common/tls_hint.h"
 
 namespace {
 
@@ -176,7 +177,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "baton: %s\nbaton: see --help\n", std::string(usage.message()).c_str());
     return 2;
   }
-  const absl::Status status = Run(command, settings);
+  const absl::Status status = baton::WithTlsHint(
+      Run(command, settings), {.speaks_tls = !settings.tls.empty(),
+                               .shows_certificate = !settings.tls.certificate.empty()});
   if (!status.ok()) {
     std::fprintf(stderr, "baton: %s: %s: %s\n", command.c_str(), settings.server.c_str(),
                  baton::DescribeError(status).c_str());

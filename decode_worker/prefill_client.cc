@@ -10,6 +10,7 @@
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "common/status_macros.h"
+#include "common/tls_hint.h"
 #include "proto/grpc_runtime.h"
 #include "proto/peer_channel.h"
 #include "proto/status_conversion.h"
@@ -18,6 +19,7 @@ namespace baton {
 
 struct PrefillClient::Credentials {
   std::shared_ptr<grpc::ChannelCredentials> channel;
+  TlsUse tls;
 };
 
 struct PrefillClient::Peer {
@@ -33,11 +35,13 @@ class PrefillReactor final : public grpc::ClientReadReactor<v1::PrefillEvent> {
   PrefillReactor(std::shared_ptr<grpc::ClientContext> context,
                  v1::PrefillRequest request,
                  std::shared_ptr<PrefillCallEvents> events,
-                 std::shared_ptr<void> peer)
+                 std::shared_ptr<void> peer,
+                 TlsUse tls)
       : context_(std::move(context)),
         request_(std::move(request)),
         events_(std::move(events)),
-        peer_(std::move(peer)) {}
+        peer_(std::move(peer)),
+        tls_(tls) {}
 
   void Begin(v1::PrefillWorker::Stub& stub) {
     stub.async()->Prefill(context_.get(), &request_, this);
@@ -54,7 +58,7 @@ class PrefillReactor final : public grpc::ClientReadReactor<v1::PrefillEvent> {
   }
 
   void OnDone(const grpc::Status& status) override {
-    events_->OnPrefillEnd(FromGrpcStatus(status));
+    events_->OnPrefillEnd(WithTlsHint(FromGrpcStatus(status), tls_));
     delete this;
   }
 
@@ -62,6 +66,7 @@ class PrefillReactor final : public grpc::ClientReadReactor<v1::PrefillEvent> {
   const v1::PrefillRequest request_;
   const std::shared_ptr<PrefillCallEvents> events_;
   const std::shared_ptr<void> peer_;
+  const TlsUse tls_;
   v1::PrefillEvent event_;
 };
 
@@ -81,6 +86,7 @@ absl::StatusOr<std::unique_ptr<PrefillClient>> PrefillClient::Create(const TlsFi
   KeepGrpcRunning();
   auto credentials = std::make_unique<Credentials>();
   ASSIGN_OR_RETURN(credentials->channel, MakeChannelCredentials(tls));
+  credentials->tls = {.speaks_tls = !tls.empty(), .shows_certificate = !tls.certificate.empty()};
   return std::unique_ptr<PrefillClient>(new PrefillClient(std::move(credentials)));
 }
 
@@ -111,7 +117,8 @@ std::shared_ptr<PrefillCall> PrefillClient::Prefill(const std::string& address,
   const std::shared_ptr<Peer> peer = PeerAt(address, request.expected_instance_id());
   auto context = std::make_shared<grpc::ClientContext>();
   context->set_deadline(std::chrono::system_clock::now() + (deadline - Clock::System().Now()));
-  auto* reactor = new PrefillReactor(context, std::move(request), std::move(events), peer);
+  auto* reactor =
+      new PrefillReactor(context, std::move(request), std::move(events), peer, credentials_->tls);
   reactor->Begin(*peer->stub);
   return std::make_shared<CallHandle>(std::move(context));
 }

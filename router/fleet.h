@@ -111,7 +111,8 @@ class Fleet {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WorkerKv* TakePlace(FleetWorker& worker, const std::string& instance)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteGone(FleetWorker& worker, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteGone(FleetWorker& worker, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Accept(FleetWorker& worker, const v1::WorkerDescription& description)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string FindProblem(const FleetWorker& worker,

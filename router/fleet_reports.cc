@@ -8,6 +8,7 @@
 #include "common/kv_layout.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "common/tls_hint.h"
 #include "proto/identity_conversion.h"
 #include "router/fleet.h"
 #include "router/fleet_worker.h"
@@ -284,7 +285,10 @@ void Fleet::CloseFeed(FeedId id, const absl::Status& why) {
   }
 }
 
-void Fleet::NoteGone(FleetWorker& worker, const absl::Status& why) {
+void Fleet::NoteGone(FleetWorker& worker, const absl::Status& status) {
+  const absl::Status why =
+      WithTlsHint(status, {.speaks_tls = !options_.tls.empty(),
+                           .shows_certificate = !options_.tls.certificate.empty()});
   if (worker.alive && !stopping_) {
     LogEvent(LogLevel::kWarn, "fleet.worker_dead",
              {{"worker", worker.address}, {"why", std::string(why.message())}});

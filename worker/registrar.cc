@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "common/tls_hint.h"
 
 namespace baton {
 
@@ -186,7 +187,11 @@ void Registrar::OnCallEnd(const std::string& address,
     if (!told) {
       LogEvent(LogLevel::kWarn,
                registration.state == State::kNew ? "router.unreachable" : "router.lost",
-               {{"router", registration.router}, {"address", address}, {"status", status}});
+               {{"router", registration.router},
+                {"address", address},
+                {"status",
+                 WithTlsHint(status, {.speaks_tls = !options_.tls.empty(),
+                                      .shows_certificate = !options_.tls.certificate.empty()})}});
       registration.state = State::kLost;
     }
     executor_.PostAt(Clock::System().Now() + NextPause(registration), [this, address, call] {

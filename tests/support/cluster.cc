@@ -33,6 +33,17 @@ std::string HostOf(const TestHost* host) {
   return host == nullptr ? "127.0.0.1" : host->address();
 }
 
+// What follows each of the TLS flags; empty without.
+TlsFiles TlsFilesOf(const std::vector<std::string>& flags) {
+  const auto after = [&flags](const char* flag) {
+    const auto found = std::find(flags.begin(), flags.end(), flag);
+    return found == flags.end() ? std::string() : *(found + 1);
+  };
+  return {.certificate = after("--tls-cert"),
+          .key = after("--tls-key"),
+          .authority = after("--tls-ca")};
+}
+
 std::vector<std::string> Join(std::vector<std::string> first,
                               const std::vector<std::string>& second) {
   first.insert(first.end(), second.begin(), second.end());
@@ -50,7 +61,8 @@ ServerProcess::ServerProcess(std::string role,
       failpoint_folder_(std::move(failpoint_folder)),
       host_(host),
       address_(absl::StrCat(HostOf(host), ":", port_.number())),
-      channel_(MakeTestChannel(address_)) {
+      tls_(TlsFilesOf(flags_)),
+      channel_(MakeTestChannel(address_, tls_)) {
   flags_.insert(flags_.end(), {"--listen", address_, "--log-level", "debug"});
   if (role_ != "router") {
     flags_.insert(flags_.end(),
@@ -174,7 +186,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
     }
   }
   RETURN_IF_ERROR(cluster->router_->AwaitReady());
-  cluster->client_ = std::make_unique<CompletionsClient>(cluster->router_->address());
+  cluster->client_ =
+      std::make_unique<CompletionsClient>(cluster->router_->address(), cluster->router_->tls());
   if (!cluster->WaitForUsableWorkers(options.decode_workers + options.prefill_workers)) {
     return absl::DeadlineExceededError("the router does not find its workers");
   }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "baton/v1/worker.pb.h"
 #include "common/clock.h"
+#include "proto/tls_credentials.h"
 #include "tests/support/completions_client.h"
 #include "tests/support/network.h"
 #include "tests/support/patience.h"
@@ -24,7 +25,8 @@ namespace baton {
 // Not thread-safe: started, and therefore kept alive, by one thread (see ChildProcess).
 class ServerProcess {
  public:
-  // `role` as in the ready line: "router", "prefill", "decode". Nothing runs before Launch. With a
+  // `role` as in the ready line: "router", "prefill", "decode". With TLS flags the test shows it
+  // the certificate that they name. Nothing runs before Launch. With a
   // failpoint folder it is the test build of the server (tests/support/failpoint_control.h). `host`
   // outlives it; null: it runs where the test does, and listens on loopback.
   ServerProcess(std::string role,
@@ -46,6 +48,7 @@ class ServerProcess {
   // REQUIRES: launched once.
   ChildProcess& process() { return *process_; }
   const std::string& address() const { return address_; }
+  const TlsFiles& tls() const { return tls_; }
   // A further address of the ready line, by its key ("kv", "metrics"); empty when it has none.
   std::string Door(const std::string& key) const;
 
@@ -67,6 +70,7 @@ class ServerProcess {
   const ReservedPort port_;
   const ReservedPort kv_port_;  // of a worker
   const std::string address_;
+  const TlsFiles tls_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs made from it
   std::unique_ptr<ChildProcess> process_;
   std::string ready_line_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/check.h"
 #include "proto/status_conversion.h"
 #include "tests/support/health_client.h"
 
@@ -19,7 +20,7 @@ void SetTimeout(grpc::ClientContext& context, Duration timeout) {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeTestChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeTestChannel(const std::string& address, const TlsFiles& tls) {
   constexpr int kFirstReconnectMs = 20;
   constexpr int kLongestReconnectMs = 200;
   constexpr int kConnectMs = 5000;  // what gRPC takes the minimum of the back-off for
@@ -28,7 +29,10 @@ std::shared_ptr<grpc::Channel> MakeTestChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+      MakeChannelCredentials(tls);
+  BATON_CHECK(credentials.ok());
+  return grpc::CreateCustomChannel(address, *credentials, arguments);
 }
 
 StreamedCompletion::StreamedCompletion(std::shared_ptr<grpc::Channel> channel,

@@ -15,13 +15,16 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/completions.grpc.pb.h"
 #include "common/clock.h"
+#include "proto/tls_credentials.h"
 #include "tests/support/patience.h"
 #include "tests/support/prompts.h"
 
 namespace baton {
 
-// A channel that notices within a fraction of a second that a server is back.
-std::shared_ptr<grpc::Channel> MakeTestChannel(const std::string& address);
+// A channel that notices within a fraction of a second that a server is back. `tls`: what it shows
+// and trusts; empty: plain text.
+std::shared_ptr<grpc::Channel> MakeTestChannel(const std::string& address,
+                                               const TlsFiles& tls = {});
 
 // One StreamComplete call under way, read by a thread of its own. Cancelled and joined by the
 // destructor. Thread-safe.
@@ -64,7 +67,8 @@ class StreamedCompletion {
 // Calls baton.v1.Completions at one address. Thread-safe.
 class CompletionsClient {
  public:
-  explicit CompletionsClient(const std::string& address) : channel_(MakeTestChannel(address)) {}
+  explicit CompletionsClient(const std::string& address, const TlsFiles& tls = {})
+      : channel_(MakeTestChannel(address, tls)) {}
 
   absl::StatusOr<v1::CompleteResponse> Complete(const v1::CompleteRequest& request,
                                                 Duration timeout = kPatience) const;

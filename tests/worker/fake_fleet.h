@@ -11,6 +11,7 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "common/check.h"
 #include "proto/grpc_runtime.h"
+#include "proto/tls_credentials.h"
 #include "tests/worker/reported_worker.h"
 
 namespace baton {
@@ -20,14 +21,16 @@ namespace baton {
 class FakeFleet {
  public:
   // Port 0: a free one. Not empty `refusal`: what every worker is told instead of "accepted".
-  explicit FakeFleet(int port = 0, std::string refusal = "", std::string host = "127.0.0.1")
+  explicit FakeFleet(int port = 0, std::string refusal = "", const TlsFiles& tls = {})
       : refusal_(std::move(refusal)), service_(*this) {
     KeepGrpcRunning();
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-    builder.AddListeningPort(absl::StrCat(host, ":", port), grpc::InsecureServerCredentials(),
-                             &port_);
+    const absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials =
+        MakeServerCredentials(tls);
+    BATON_CHECK(credentials.ok());
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), *credentials, &port_);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     BATON_CHECK(server_ != nullptr);

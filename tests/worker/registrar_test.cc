@@ -1,10 +1,18 @@
 #include "worker/registrar.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <ctime>
 #include <optional>
 
+#include "common/file.h"
+#include "tests/frontend/test_certificates.h"
+#include "tests/support/patience.h"
 #include "tests/support/reserved_port.h"
+#include "tests/support/tiny_checkpoint.h"
 #include "tests/support/wait_until.h"
 #include "tests/worker/fake_fleet.h"
 #include "tests/worker/test_hashes.h"
@@ -26,8 +34,10 @@ class RegistrarTest : public testing::Test {
             log_) {}
 
   std::unique_ptr<Registrar> RegisterWith(std::vector<std::string> routers,
-                                          ResolveAddresses resolve = ResolveBySystem) {
+                                          ResolveAddresses resolve = ResolveBySystem,
+                                          TlsFiles tls = {}) {
     auto registrar = Registrar::Create({.routers = std::move(routers),
+                                        .tls = std::move(tls),
                                         .resolve = std::move(resolve),
                                         .resolve_again = std::chrono::milliseconds(50),
                                         .retry_min = std::chrono::milliseconds(20),
@@ -182,6 +192,72 @@ TEST_F(RegistrarTest, StreamsFollowWhatTheNameStandsFor) {
   EXPECT_TRUE(WaitUntil([&] { return first.open() == 0; }));
   EXPECT_EQ(second.opened(), 1);
   EXPECT_EQ(first.opened(), 1);
+}
+
+// A door that closes every connection as soon as it is there, as one with TLS does to plain text.
+class ClosingDoor {
+ public:
+  ClosingDoor() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    BATON_CHECK(bind(socket_.get(), any, size) == 0 && listen(socket_.get(), 16) == 0 &&
+                getsockname(socket_.get(), any, &size) == 0);
+    port_ = ntohs(address.sin_port);
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  // False after `patience`.
+  bool CloseNext(std::chrono::milliseconds patience) const {
+    return WaitUntil([this] { return UniqueFd(accept(socket_.get(), nullptr, nullptr)).ok(); },
+                     patience);
+  }
+
+ private:
+  const UniqueFd socket_;
+  int port_ = 0;
+};
+
+// F51: a worker that a router does not let in does not give up, and does not hammer at its door.
+// The channel pauses for 50 ms, and each time longer, before it connects again. Calls in between
+// fail without a connection: the registrar's own pauses are seen by the processor's time alone.
+TEST_F(RegistrarTest, WhoIsNotLetInTriesAgainWithPauses) {
+  testing::internal::CaptureStderr();
+  const ClosingDoor door;
+  auto registrar = RegisterWith({door.address()});
+  ASSERT_TRUE(door.CloseNext(kPatience));
+  const TimePoint first = Clock::System().Now();
+  const std::clock_t computed = std::clock();
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(door.CloseNext(kPatience)) << i;
+  }
+  EXPECT_GE(Clock::System().Now() - first, std::chrono::milliseconds(500));
+  EXPECT_LE(static_cast<double>(std::clock() - computed) / CLOCKS_PER_SEC, 0.5);
+  registrar.reset();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("router.unreachable"), std::string::npos) << log;
+  EXPECT_EQ(log.find("router.unreachable"), log.rfind("router.unreachable")) << log;
+  EXPECT_NE(log.find("wants TLS"), std::string::npos) << log;
+}
+
+// A process without a certificate of its own, which no flag allows.
+TEST_F(RegistrarTest, WithoutACertificateNobodyEntersWhereOneIsWanted) {
+  testing::internal::CaptureStderr();
+  const TemporaryFolder folder;
+  const TlsFiles files = TestAuthority(folder.path().string()).Issue("", "IP:127.0.0.1");
+  const FakeFleet router(0, "", files);
+  std::string log;
+  auto registrar =
+      RegisterWith({router.address()}, ResolveBySystem, {.authority = files.authority});
+  EXPECT_TRUE(WaitUntil([&] {
+    std::fflush(stderr);
+    log += testing::internal::GetCapturedStderr();
+    testing::internal::CaptureStderr();
+    return log.find("router.unreachable") != std::string::npos;
+  }));
+  registrar.reset();
+  testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("wants to see a certificate"), std::string::npos) << log;
+  EXPECT_EQ(router.opened(), 0);
 }
 
 TEST_F(RegistrarTest, EndsWhatItHasOpened) {
