@@ -107,12 +107,17 @@ absl::StatusOr<TransportSetup> SetUpTransport(const WorkerFlags& flags,
     return members.empty() ? flags.kv_listen : AnyPortOf(flags.kv_listen);
   };
   const bool maps = !forced || forced == TransportKind::kMapped;
+  const bool reads = (!forced || forced == TransportKind::kRdma) && has(TransportKind::kRdma);
   if ((maps || forced == TransportKind::kTcp) && has(TransportKind::kTcp)) {
-    members.push_back(ucx::MakeTransport(ListenOptions(listen(), advertise_host)));
-  }
-  if ((!forced || forced == TransportKind::kRdma) && has(TransportKind::kRdma)) {
     ucx::TransportOptions options = ListenOptions(listen(), advertise_host);
-    options.rdma = true;
+    // Where RDMA reads blocks, messages are for when it has failed; where it may not, they are to
+    // be as fast as the network allows.
+    options.lanes = reads ? ucx::Lanes::kTcp : ucx::Lanes::kAny;
+    members.push_back(ucx::MakeTransport(std::move(options)));
+  }
+  if (reads) {
+    ucx::TransportOptions options = ListenOptions(listen(), advertise_host);
+    options.lanes = ucx::Lanes::kRdma;
     members.push_back(ucx::MakeTransport(std::move(options)));
   }
   if (!forced || forced == TransportKind::kGrpc || members.empty()) {

@@ -78,20 +78,31 @@ absl::StatusOr<std::string> UcpMemory::PackKey() const {
   return key;
 }
 
-absl::Status CheckUsable() {
-  return MakeContext(/*rdma=*/false).status();
+namespace {
+
+bool HasDefaultTransports() {
+  const char* set = std::getenv("UCX_TLS");
+  return set != nullptr && set == DefaultTransports();
 }
 
-absl::StatusOr<UcpContext> MakeContext(bool rdma) {
+}  // namespace
+
+absl::Status CheckUsable() {
+  return MakeContext(Lanes::kAny).status();
+}
+
+absl::StatusOr<UcpContext> MakeContext(Lanes lanes) {
   ucp_config_t* config = nullptr;
   RETURN_IF_ERROR(
       ToStatus(ucp_config_read(nullptr, nullptr, &config), "read the UCX configuration"));
   // Over TCP and shared memory UCX would write wherever a peer says: never with remote access.
-  if (rdma) {
-    const ucs_status_t narrowed = ucp_config_modify(config, "TLS", "rc,ud");
+  const bool rdma = lanes == Lanes::kRdma;
+  if (rdma || (lanes == Lanes::kTcp && HasDefaultTransports())) {
+    const std::string left = rdma ? ReliableTransports() : "tcp";
+    const ucs_status_t narrowed = ucp_config_modify(config, "TLS", left.c_str());
     if (narrowed != UCS_OK) {
       ucp_config_release(config);
-      return ToStatus(narrowed, "leave UCX its RDMA transports only");
+      return ToStatus(narrowed, absl::StrCat("leave UCX nothing but ", left));
     }
   }
   const ucp_params_t params{

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kvtransfer/ucx/ucx_transport.h"
 
 // Owners of UCX handles. Private to this folder: only its sources see UCX headers.
 namespace baton::ucx {
@@ -57,8 +58,15 @@ struct DestroyKey {
 };
 using UcpRemoteKey = std::unique_ptr<ucp_rkey, DestroyKey>;
 
-// With `rdma`: remote memory access, and RDMA lanes only.
-absl::StatusOr<UcpContext> MakeContext(bool rdma);
+// UCX's names of reliable connections over the RDMA devices here. With a backslash they stand for
+// themselves: "rc" would bring the datagrams of `ud` along, to ask peers whether they live (which
+// our heartbeats do), and UCX 1.13 ends the process when the link goes down under one of those.
+std::string ReliableTransports();
+// UCX_TLS as SetDefaults presets it.
+std::string DefaultTransports();
+
+// Remote memory access with kRdma alone.
+absl::StatusOr<UcpContext> MakeContext(Lanes lanes);
 absl::StatusOr<UcpWorker> MakeWorker(ucp_context_h context);
 
 // An IPv4 or IPv6 address with a port.

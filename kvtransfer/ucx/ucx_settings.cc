@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "common/log.h"
+#include "kvtransfer/ucx/ucx_handles.h"
 #include "kvtransfer/ucx/ucx_transport.h"
 
 namespace baton::ucx {
@@ -63,21 +64,35 @@ ucs_log_func_rc_t LogToOurs(const char* /*file*/,
 
 RdmaDevices FindRdma(const std::string& folder) {
   RdmaDevices found;
+  bool active = false;
   std::error_code error;
   for (const auto& device : std::filesystem::directory_iterator(folder, error)) {
     found.any = true;
-    if (HasActivePort(device.path())) {
-      return found;
-    }
+    active = active || HasActivePort(device.path());
+    std::error_code no_driver;
+    found.mlx5 =
+        found.mlx5 ||
+        std::filesystem::read_symlink(device.path() / "device" / "driver", no_driver).filename() ==
+            "mlx5_core";
   }
-  found.why = found.any ? "no RDMA device with an active port" : "no RDMA device";
+  if (!active) {
+    found.why = found.any ? "no RDMA device with an active port" : "no RDMA device";
+  }
   return found;
+}
+
+std::string ReliableTransports() {
+  return FindRdma().mlx5 ? "\\rc_mlx5,\\rc_verbs" : "\\rc_verbs";
+}
+
+std::string DefaultTransports() {
+  return FindRdma().any ? ReliableTransports() + ",tcp" : "tcp";
 }
 
 void SetDefaults() {
   // Naming transports that the machine lacks would only make UCX warn. Shared memory needs settings
   // of its own, and cma ends a healthy process when its peer dies.
-  SetUnlessSet("UCX_TLS", FindRdma().any ? "rc,ud,tcp" : "tcp");
+  SetUnlessSet("UCX_TLS", DefaultTransports().c_str());
   // Five times the bandwidth of the default 8 KB; a receiver's must be at least its sender's.
   SetUnlessSet("UCX_TCP_TX_SEG_SIZE", "256k");
   SetUnlessSet("UCX_TCP_RX_SEG_SIZE", "512k");

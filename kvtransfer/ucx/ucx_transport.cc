@@ -97,9 +97,9 @@ class UcxTransport final : public Transport {
 
 absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Create(const TransportOptions& options,
                                                                 TransportHandler& handler) {
-  ASSIGN_OR_RETURN(UcpContext context, MakeContext(options.rdma));
+  ASSIGN_OR_RETURN(UcpContext context, MakeContext(options.lanes));
   std::unique_ptr<UcxTransport> transport(
-      new UcxTransport(std::move(context), options.rdma, handler));
+      new UcxTransport(std::move(context), options.lanes == Lanes::kRdma, handler));
   ASSIGN_OR_RETURN(transport->worker_, MakeWorker(transport->context_.get()));
   transport->receiver_.SetWorker(transport->worker_.get());
   RETURN_IF_ERROR(ToStatus(ucp_worker_get_efd(transport->worker_.get(), &transport->event_fd_),

@@ -21,8 +21,8 @@ class TestTransports {
 
   NodeTransport Make(const std::string& name) const {
     if (name == "rdma") {
-      return ucx::MakeTransport(
-          {.listen_host = EnvironmentOr("BATON_TEST_KV_HOST", "127.0.0.1"), .rdma = true});
+      return ucx::MakeTransport({.listen_host = EnvironmentOr("BATON_TEST_KV_HOST", "127.0.0.1"),
+                                 .lanes = ucx::Lanes::kRdma});
     }
     TransportFactory messages = name.ends_with("ucx")    ? MakeUcxUnderTest()
                                 : name.ends_with("grpc") ? grpc_stream::MakeTransport({})

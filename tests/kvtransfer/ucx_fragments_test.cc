@@ -68,7 +68,7 @@ TEST(UcxFragments, MessagesHaveTheBytesThatTheyAreSaidToHave) {
 class RawUcx {
  public:
   explicit RawUcx(const std::string& address)
-      : context_(*MakeContext(/*rdma=*/false)), worker_(*MakeWorker(context_.get())) {
+      : context_(*MakeContext(Lanes::kAny)), worker_(*MakeWorker(context_.get())) {
     EXPECT_TRUE(events_.RegisterMessages(worker_.get()).ok());  // the answers are for nobody
     const SocketAddress target = *SocketAddress::Parse(address);
     ucp_ep_params_t params{};

@@ -9,7 +9,7 @@ import sys
 
 CARRIER = "rc_verbs"
 TRANSPORT = "rdma"  # what auto takes there
-EXPECTED_TESTS = ["rc_v,self", "rc_v,tcp,self"]
+EXPECTED_TESTS = [r"\rc_verbs,self", r"\rc_verbs,tcp,self"]
 
 
 def tokens_of(answer: dict) -> list[int]:
@@ -34,22 +34,33 @@ def check_tests(console: str) -> list[str]:
     return problems
 
 
-def check_completion(console: str, here: dict) -> list[str]:
-    line = re.search(r"^BATON completion (\{.*\})$", console, re.MULTILINE)
+def check_completion(console: str, here: dict, name: str, by_rdma: bool | None = None) -> list[str]:
+    """`by_rdma`: whether RDMA must have carried its blocks, or must not; None: either will do."""
+    line = re.search(rf"^BATON {name} (\{{.*\}})$", console, re.MULTILINE)
     if line is None:
-        return ["there is no completion"]
+        return [f"{name}: there is none"]
     answer = json.loads(line.group(1))
-    timeline = answer["timeline"]
+    transport = answer["timeline"]["transport"]
     problems = []
-    if timeline["path"] != "PATH_DISAGGREGATED" or timeline["transport"] != TRANSPORT:
-        problems.append(f"the completion went by {timeline['path']} and {timeline['transport']!r}, not {TRANSPORT}")
-    if not re.search(rf"^BATON peer.connected .*transport={TRANSPORT} carrier={CARRIER} ", console, re.MULTILINE):
-        problems.append(f"no endpoint reports {TRANSPORT} over {CARRIER}")
+    if by_rdma is not None and (transport == TRANSPORT) != by_rdma:
+        problems.append(f"{name}: its blocks came by {transport!r}")
     ours, theirs = tokens_of(here), tokens_of(answer)
     if not ours or ours != theirs:
-        problems.append(f"other tokens than in one process here: {ours} here, {theirs} there")
+        problems.append(f"{name}: other tokens than in one process here: {ours} here, {theirs} there")
     else:
-        print(f"completion: {len(ours)} tokens, the same as in one process here; read by {TRANSPORT} over {CARRIER}")
+        path = answer["timeline"]["path"]
+        print(f"{name}: {len(ours)} tokens, the same as in one process here; {path}, blocks by {transport or 'nothing'}")
+    return problems
+
+
+def check_completions(console: str, here: dict) -> list[str]:
+    problems = check_completion(console, here, "completion", by_rdma=True)
+    if not re.search(rf"^BATON peer.connected .*transport={TRANSPORT} carrier={CARRIER} ", console, re.MULTILINE):
+        problems.append(f"no endpoint reports {TRANSPORT} over {CARRIER}")
+    if not re.search(r"^BATON down: .*rxe0/1 state DOWN", console, re.MULTILINE):
+        problems.append("the RDMA port did not go down")
+    problems += check_completion(console, here, "completion without a link", by_rdma=False)
+    problems += check_completion(console, here, "completion with the link back")
     return problems
 
 
@@ -61,7 +72,7 @@ def main() -> int:
     problems = re.findall(r"^BATON problem: .*$", console, re.MULTILINE)
     if not re.search(r"^BATON device: .*rxe0/1 state ACTIVE", console, re.MULTILINE):
         problems.append("there was no active soft-RoCE device")
-    problems += check_tests(console) + check_completion(console, here)
+    problems += check_tests(console) + check_completions(console, here)
     if not re.search(r"^BATON end$", console, re.MULTILINE):
         problems.append("the machine did not come to the end of its tests")
     for problem in problems:

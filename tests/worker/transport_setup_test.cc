@@ -37,6 +37,12 @@ TEST(TransportSetup, KnowsADeviceWhoseLinkIsDown) {
   EXPECT_EQ(ucx::FindRdma(folder).why, "no RDMA device with an active port");
   set_port("mlx5_1", "1", "4: ACTIVE");
   EXPECT_EQ(ucx::FindRdma(folder).why, "");
+  EXPECT_FALSE(ucx::FindRdma(folder).mlx5);  // a name says nothing: people rename devices
+  std::filesystem::create_directories(folder / "ibp3s0" / "device");
+  std::filesystem::create_symlink("../../../../bus/pci/drivers/mlx5_core",
+                                  folder / "ibp3s0" / "device" / "driver");
+  EXPECT_TRUE(ucx::FindRdma(folder).mlx5);
+  EXPECT_EQ(ucx::FindRdma(folder).why, "");
 }
 
 // T55: what the machine lacks is refused at start, and the message says what.
