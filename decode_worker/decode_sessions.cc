@@ -66,6 +66,10 @@ std::shared_ptr<Generation> DecodeSessions::Start(DecodeJob job,
        .max_tokens = job.sequence.max_tokens(),
        .choices = job.choices},
       std::move(observer));
+  if (const absl::Status alive = core_.CheckAlive(); !alive.ok()) {
+    observer->OnError(alive);
+    return std::make_shared<EndedGeneration>();
+  }
   std::shared_ptr<DecodeSession> session;
   {
     absl::MutexLock lock(&mutex_);

@@ -68,6 +68,7 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
     core->reports().EndStreams();
   });
   server->SetReady(true);
+  const std::unique_ptr<StallWatch> watch = WatchEngine(flags, *core, *server);
   BothDoors doors(completions, sessions);
   return server->Run(doors);
 }

@@ -233,6 +233,11 @@ EngineLoad Engine::load() const {
   return load_;
 }
 
+std::uint64_t Engine::signs_of_life() const {
+  return turns_.load(std::memory_order_relaxed) +
+         (options_.profile == nullptr ? 0 : options_.profile->operations_begun());
+}
+
 void Engine::Post(Message message) {
   mailbox_.PushEnding(std::move(message)).IgnoreError();
 }
@@ -257,6 +262,7 @@ Engine::Sequence* Engine::Find(SequenceId id) {
 
 void Engine::Run() {
   while (!mailbox_.closed()) {
+    turns_.fetch_add(1, std::memory_order_relaxed);
     HandleMessages();
     EndOverdue();
     if (HasWork()) {

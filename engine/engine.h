@@ -123,6 +123,10 @@ class Engine {
 
   EngineLoad load() const;
 
+  // Grows as long as the engine thread does anything: with every operation of a step where there is
+  // a profile, else with every step, and once a second when there is nothing to do.
+  std::uint64_t signs_of_life() const;
+
  private:
   using Message = absl::AnyInvocable<void()>;
   using Sequence = LiveSequence;
@@ -209,6 +213,7 @@ class Engine {
   bool idle_checked_ = true;
 
   Mailbox<Message> mailbox_;
+  std::atomic<std::uint64_t> turns_{0};  // of the thread's loop: a counter for signs_of_life
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<int> live_{0};  // submitted and not ended
   absl::Mutex cancelling_mutex_;

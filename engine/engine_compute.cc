@@ -3,12 +3,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "engine/engine.h"
 
 namespace baton {
 
 void Engine::Compute(const StepPlan& plan) {
+  HitFailpoint("engine.compute").IgnoreError();
   const std::vector<LogitRow> wanted = LogitRows(plan);
   const ForwardBatch batch = MakeBatch(plan, wanted);
   const bool reports =

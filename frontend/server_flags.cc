@@ -82,7 +82,13 @@ void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
   if (settings.listen.empty()) {
     settings.listen = kind == ServerKind::kRouter ? "127.0.0.1:8000" : "127.0.0.1:0";
   }
-  flags.Text("listen", &settings.listen, "host:port for gRPC; port 0 takes a free one");
+  flags.Text(
+      "listen", &settings.listen,
+      kind == ServerKind::kRouter
+          ? "host:port for gRPC; port 0 takes a free one. Health (grpc.health.v1) is SERVING "
+            "while some decode worker can get requests"
+          : "host:port for gRPC; port 0 takes a free one. Health (grpc.health.v1) is SERVING "
+            "from the loaded model to SIGTERM, but not while the engine hangs");
   if (kind == ServerKind::kWorker) {
     flags.Text("advertise-host", &settings.advertise_host,
                "host that peers and routers are told; empty: that of --listen");

@@ -21,6 +21,7 @@ void ProfiledBackend::Reset() {
 
 template <typename Compute>
 absl::Status ProfiledBackend::Measure(OperationCall call, const Compute& compute) {
+  begun_.fetch_add(1, std::memory_order_relaxed);
   call.start = clock_.Now();
   absl::Status status = compute();
   call.duration = clock_.Now() - call.start;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -17,7 +19,7 @@ namespace baton {
 // On a backend that computes asynchronously the time of an operation is that of asking for it; the
 // rest shows in Synchronize and SelectTokens.
 //
-// Not thread-safe, like every Backend.
+// Not thread-safe, like every Backend, but for operations_begun.
 class ProfiledBackend final : public Backend {
  public:
   // Borrows both, which must outlive it. `keeps_calls`: for a trace, every single call as well.
@@ -30,6 +32,8 @@ class ProfiledBackend final : public Backend {
   // or Reset.
   std::span<const OperationCall> calls() const { return calls_; }
   void Reset();
+  // Of all since construction; not set back. Thread-safe.
+  std::uint64_t operations_begun() const { return begun_.load(std::memory_order_relaxed); }
 
   std::string_view name() const override { return inner_.name(); }
   std::string_view arithmetic() const override { return inner_.arithmetic(); }
@@ -78,6 +82,7 @@ class ProfiledBackend final : public Backend {
   Backend& inner_;
   const bool keeps_calls_;
   const Clock& clock_;
+  std::atomic<std::uint64_t> begun_{0};  // a counter, nothing is published by it
   OperationTimes times_;
   std::vector<OperationCall> calls_;
 };

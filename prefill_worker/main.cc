@@ -34,6 +34,7 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
     core->reports().EndStreams();
   });
   server->SetReady(true);
+  const std::unique_ptr<StallWatch> watch = WatchEngine(flags, *core, *server);
   return server->Run(prefill);
 }
 

@@ -149,6 +149,7 @@ absl::StatusOr<HandoffTicket> PrefillService::CheckRequest(
 }
 
 absl::StatusOr<std::uint64_t> PrefillService::Admit() {
+  RETURN_IF_ERROR(core_.CheckAlive());
   absl::MutexLock lock(&mutex_);
   if (!accepting_) {
     return WithReason(absl::UnavailableError("this worker is shutting down"), "DRAINING");

@@ -209,7 +209,12 @@ std::string Fleet::FindProblem(const FleetWorker& worker,
     return absl::StrCat("serves another model than the router: ",
                         DescribeDifference(ours, *theirs));
   }
-  return description.draining() ? "is draining" : "";
+  if (!description.draining()) {
+    return "";
+  }
+  // No room for any sequence: see WorkerCore::SetStalled.
+  return description.max_sequences() > 0 ? "is draining"
+                                         : "can run nothing: its engine stands still";
 }
 
 absl::Status Fleet::OnKv(FeedId id, const v1::WorkerReport& report) {

@@ -46,4 +46,22 @@ absl::StatusOr<std::unique_ptr<Registrar>> StartRegistrar(const WorkerFlags& fla
   return Registrar::Create({.routers = flags.routers, .tls = flags.server.tls}, core.reports());
 }
 
+std::unique_ptr<StallWatch> WatchEngine(const WorkerFlags& flags,
+                                        WorkerCore& core,
+                                        GrpcServer& server) {
+  const std::chrono::milliseconds limit(flags.stalled_after_ms);
+  return std::make_unique<StallWatch>(
+      [&core] { return core.engine().signs_of_life(); },
+      [&core, &server, limit](bool stalled) {
+        if (stalled) {
+          LogEvent(LogLevel::kError, "engine.stalled", {{"silent_ms", limit.count()}});
+        } else {
+          LogEvent(LogLevel::kWarn, "engine.goes_on");
+        }
+        core.SetStalled(stalled);
+        server.SetReady(!stalled);
+      },
+      StallLimits{.stalled_after = limit});
+}
+
 }  // namespace baton

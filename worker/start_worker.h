@@ -3,7 +3,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "frontend/grpc_server.h"
 #include "worker/registrar.h"
+#include "worker/stall_watch.h"
 #include "worker/worker_core.h"
 #include "worker/worker_flags.h"
 
@@ -17,5 +19,11 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags
 // there are none. `core` outlives the registrar.
 absl::StatusOr<std::unique_ptr<Registrar>> StartRegistrar(const WorkerFlags& flags,
                                                           WorkerCore& core);
+
+// Once the server serves: when the engine thread makes no step for too long the server is
+// NOT_SERVING and nothing new is taken, until it makes steps again. Destroyed before both.
+std::unique_ptr<StallWatch> WatchEngine(const WorkerFlags& flags,
+                                        WorkerCore& core,
+                                        GrpcServer& server);
 
 }  // namespace baton

@@ -18,6 +18,7 @@ namespace {
 
 constexpr Duration kTransferStopBound = std::chrono::seconds(1);
 constexpr Duration kTellBound = std::chrono::milliseconds(200);
+constexpr char kStandsStill[] = "this worker's engine stands still";
 
 absl::StatusOr<std::unique_ptr<TraceFile>> OpenTrace(const WorkerOptions& options) {
   if (options.trace_file.empty()) {
@@ -146,6 +147,16 @@ void WorkerCore::SetDraining() {
   reports_->Describe(kTellBound);
 }
 
+void WorkerCore::SetStalled(bool stalled) {
+  stalled_.store(stalled);
+  reports_->Describe(kTellBound);
+}
+
+absl::Status WorkerCore::CheckAlive() const {
+  return stalled_.load() ? WithReason(absl::UnavailableError(kStandsStill), "ENGINE_STALLED")
+                         : absl::OkStatus();
+}
+
 absl::Status WorkerCore::CheckZone(const std::string& zone) const {
   if (zone.empty() || zone == zone_) {
     return absl::OkStatus();
@@ -163,9 +174,11 @@ v1::WorkerDescription WorkerCore::Describe() const {
   description.set_model(checkpoint_->config().name);
   description.set_context_tokens(static_cast<std::uint32_t>(checkpoint_->config().context_tokens));
   description.set_kv_address(transfer_->address());
-  description.set_draining(draining_.load());
+  // No room for any sequence is how a worker says that it takes nothing because it cannot.
+  const bool stalled = stalled_.load();
+  description.set_draining(draining_.load() || stalled);
   description.set_zone(zone_);
-  description.set_max_sequences(static_cast<std::uint32_t>(limits_.max_sequences));
+  description.set_max_sequences(stalled ? 0 : static_cast<std::uint32_t>(limits_.max_sequences));
   description.set_max_batch_tokens(static_cast<std::uint32_t>(limits_.max_batch_tokens));
   {
     absl::MutexLock lock(&mutex_);
@@ -204,9 +217,11 @@ v1::StatusResponse WorkerCore::Status() const {
   response.set_version(kBatonVersion);
   response.set_model(checkpoint_->config().name);
   *response.mutable_uptime() = ToProtoDuration(Clock::System().Now() - started_);
-  response.set_ready(!draining_.load());
+  const bool stalled = stalled_.load();
+  response.set_ready(!draining_.load() && !stalled);
   v1::WorkerStatus* self = response.add_workers();
   self->set_alive(true);
+  self->set_problem(stalled ? kStandsStill : "");
   *self->mutable_description() = Describe();
   self->set_address(self->description().address());
   return response;

@@ -80,6 +80,12 @@ class WorkerCore {
   // Tells every router that listens before it returns, which takes 200 ms at most.
   void SetDraining();
 
+  // The engine has made no step for too long, or makes steps again: routers are told as above that
+  // no sequence can run here, and CheckAlive fails.
+  void SetStalled(bool stalled);
+  // UNAVAILABLE while the engine stands still: a request would wait for nothing.
+  absl::Status CheckAlive() const;
+
   // OK when this worker may serve a request of residency zone `zone`: it has none, or is in it.
   // FAILED_PRECONDITION naming both otherwise.
   absl::Status CheckZone(const std::string& zone) const;
@@ -118,6 +124,7 @@ class WorkerCore {
   std::unique_ptr<TransferService> transfer_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null without
   std::atomic<bool> draining_{false};
+  std::atomic<bool> stalled_{false};
   mutable absl::Mutex mutex_;
   std::string address_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ReportHub> reports_;  // last: its thread uses the above

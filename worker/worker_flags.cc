@@ -24,6 +24,10 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
                 "sequences running at once, 1 to 4096");
   flags.Choice("prefix-cache", &settings.prefix_cache, {"on", "off"},
                "keep finished KV blocks for prompts that begin like them");
+  flags.Integer("stalled-after-ms", &settings.stalled_after_ms, 500, 3'600'000,
+                "an engine that begins no operation for so long counts as hung: the worker is "
+                "NOT_SERVING and takes nothing until it goes on; above the longest operation of "
+                "a step of --max-batch-tokens rows");
   flags.TextList("router", &settings.routers,
                  "host:port of a router to register with; a name stands for all its addresses, "
                  "which are looked up again every few seconds");

@@ -23,6 +23,7 @@ struct WorkerFlags {
   std::int64_t max_batch_tokens = 256;
   std::int64_t max_sequences = 64;
   std::string prefix_cache = "on";
+  std::int64_t stalled_after_ms = 3000;
   std::vector<std::string> routers;  // host:port, to register with
 };
 

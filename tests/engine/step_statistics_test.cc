@@ -193,6 +193,63 @@ TEST_F(StepStatisticsTest, EveryOperationOfAStepIsCounted) {
   EXPECT_GT(times[Operation::kMatMul].time, Duration::zero());
 }
 
+// B58: a step that takes long is seen to go on, operation by operation; an engine without work is
+// seen to live as well.
+TEST_F(StepStatisticsTest, EveryOperationIsASignOfLife) {
+  ObservedEngine observed(*checkpoint_, 256, {.max_batch_tokens = 64, .max_sequences = 8});
+  const std::uint64_t before = observed.engine->signs_of_life();
+  SequenceRequest request = NthRequest(1);
+  request.max_tokens = 1;
+  const auto sink = std::make_shared<CollectingSink>();
+  request.sink = sink;
+  ASSERT_TRUE(observed.engine->Submit(std::move(request)).ok());
+  ASSERT_TRUE(sink->WaitForEnd().status.ok());
+  ASSERT_TRUE(WaitUntilFree(*observed.engine));
+  std::uint64_t operations = 0;
+  const StepStatistics last = observed.observer.last();
+  for (const OperationTimes::Sum& sum : last.operations.sums()) {
+    operations += static_cast<std::uint64_t>(sum.calls);
+  }
+  EXPECT_EQ(observed.observer.steps(), 1);
+  EXPECT_GE(operations, 10u);
+  const std::uint64_t after = observed.engine->signs_of_life();
+  EXPECT_GE(after - before, operations);
+  const TimePoint deadline = Clock::System().Now() + std::chrono::seconds(20);
+  while (observed.engine->signs_of_life() < after + 2 && Clock::System().Now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_GE(observed.engine->signs_of_life(), after + 2);
+}
+
+// T46: whoever is cancelled gets the step under way and no other one that matters: two at most,
+// whatever has been done of it.
+TEST_F(StepStatisticsTest, ACancelledSequenceStopsWithinTwoSteps) {
+  ObservedEngine observed(*checkpoint_, 256, {.max_batch_tokens = 16, .max_sequences = 8});
+  for (std::uint32_t round = 0; round < 30; ++round) {
+    SCOPED_TRACE(round);
+    SequenceRequest request = NthRequest(round);
+    request.max_tokens = 400;
+    for (int i = 0; i < 80; ++i) {  // six steps of prefill, and in some rounds no further than that
+      request.prompt.emplace_back(7);
+    }
+    const auto sink = std::make_shared<CollectingSink>();
+    request.sink = sink;
+    const int begun = observed.observer.steps();
+    const auto id = observed.engine->Submit(std::move(request));
+    ASSERT_TRUE(id.ok()) << id.status();
+    while (observed.observer.steps() < begun + 1 + static_cast<int>(round)) {
+      std::this_thread::yield();
+    }
+
+    observed.engine->Cancel(*id, absl::CancelledError("test"));
+
+    const int cancelled = observed.observer.steps();
+    EXPECT_EQ(sink->WaitForEnd().status.code(), absl::StatusCode::kCancelled);
+    EXPECT_TRUE(WaitUntilFree(*observed.engine));
+    EXPECT_LE(observed.observer.steps(), cancelled + 2);
+  }
+}
+
 // F26's load: what is computed again shows as prefill rows, and counts once as a prompt.
 TEST_F(StepStatisticsTest, APreemptedPromptIsComputedAgainButCountsOnce) {
   ObservedEngine observed(*checkpoint_, 11, {.max_batch_tokens = 64, .max_sequences = 8});

@@ -28,6 +28,18 @@ TEST(ServerFlags, DefaultsAreThoseOfTheKind) {
   EXPECT_EQ(Parse(ServerKind::kWorker, {}).code, std::nullopt);
 }
 
+// B60: what readiness means is said where the door is.
+TEST(ServerFlags, HelpSaysWhenAServerIsServing) {
+  for (const auto& [kind, words] : {std::pair(ServerKind::kRouter, "some decode worker"),
+                                    std::pair(ServerKind::kWorker, "the loaded model")}) {
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(Parse(kind, {"--help"}).code, 0);
+    const std::string help = testing::internal::GetCapturedStdout();
+    EXPECT_NE(help.find("SERVING"), std::string::npos) << help;
+    EXPECT_NE(help.find(words), std::string::npos) << help;
+  }
+}
+
 TEST(ServerFlags, FlagsOfLaterVersionsAreRefusedNotIgnored) {
   const Outcome outcome = Parse(ServerKind::kRouter, {"--http-listen", "x"});
   EXPECT_EQ(outcome.code, 2);

@@ -97,12 +97,25 @@ TEST_F(FleetTest, ASilentWorkerIsDeadAfterTheLimitAndBackWhenItSpeaks) {
 }
 
 TEST_F(FleetTest, ADrainingWorkerGetsNothing) {
+  decode_->description.set_max_sequences(64);
   StartFleet();
   ASSERT_TRUE(AwaitServing(true));
   decode_->SetDraining(true);
   ASSERT_TRUE(AwaitServing(false));
   EXPECT_EQ(ProblemOf(0), "is draining");
   EXPECT_TRUE(fleet_->Status()[0].alive());
+}
+
+// B58: it takes nothing, and has no room for anything.
+TEST_F(FleetTest, AWorkerWhoseEngineStandsStillGetsNothingUntilItGoesOn) {
+  decode_->description.set_max_sequences(0);
+  StartFleet();
+  ASSERT_TRUE(AwaitServing(true));
+  decode_->SetDraining(true);
+  ASSERT_TRUE(AwaitServing(false));
+  EXPECT_EQ(ProblemOf(0), "can run nothing: its engine stands still");
+  decode_->SetDraining(false);
+  EXPECT_TRUE(AwaitServing(true));
 }
 
 // T54: a clear reason, and no request.
