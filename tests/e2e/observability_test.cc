@@ -2,6 +2,7 @@
 // counters that add up.
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +18,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "proto/status_conversion.h"
 #include "tests/support/cluster.h"
+#include "tests/support/health_client.h"
 #include "tests/support/promtool.h"
 #include "tests/support/scrape.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -188,6 +191,34 @@ double SumOf(const std::string& text, const std::string& name) {
   return sum;
 }
 
+// The names and labels of all samples.
+std::string SeriesOf(const std::string& text) {
+  std::string series;
+  for (const auto line : absl::StrSplit(text, '\n')) {
+    if (!absl::StartsWith(line, "#")) {
+      absl::StrAppend(&series, line.substr(0, line.rfind(' ')), "\n");
+    }
+  }
+  return series;
+}
+
+grpc::StatusCode CallUnknown(const std::shared_ptr<grpc::Channel>& channel,
+                             const std::string& method) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  const grpc::Slice empty;
+  const grpc::ByteBuffer request(&empty, 1);
+  grpc::ByteBuffer response;
+  grpc::StatusCode code = grpc::StatusCode::OK;
+  absl::Notification done;
+  stub.UnaryCall(&context, method, {}, &request, &response, [&](const grpc::Status& status) {
+    code = status.error_code();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return code;
+}
+
 class MetricsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -238,6 +269,78 @@ TEST_F(MetricsTest, TheRoutersCountersAddUpToTheRequests) {
   };
   EXPECT_LE(lines(after) - lines(before), 1) << "the code NOT_FOUND, once";
   EXPECT_EQ(after.find("model-"), std::string::npos);
+}
+
+// B54, B55: what a scanner tries leaves no trace in what is measured: paths of the metrics' door,
+// methods of the gRPC door, and the names that it calls the server by.
+TEST_F(MetricsTest, PathsAndNamesThatClientsInventMakeNoSeries) {
+  ASSERT_TRUE(cluster_->client().Complete(Request(30, v1::PATH_COLOCATED)).ok());
+  const std::vector<const ServerProcess*> servers = {&cluster_->router(), &cluster_->decode(),
+                                                     &cluster_->prefill()};
+  // The first of each kind may make a series: that of its status code.
+  const auto scan = [&](int from, int to) {
+    for (int i = from; i < to; ++i) {
+      for (const ServerProcess* server : servers) {
+        const auto answer =
+            HttpGet(server->Door("metrics"), absl::StrCat("/scanned-", i, "?x=", i));
+        ASSERT_TRUE(answer.ok()) << answer.status();
+        EXPECT_FALSE(absl::StrContains(answer->substr(0, answer->find('\r')), " 200 ")) << *answer;
+        grpc::ChannelArguments arguments;
+        arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, absl::StrCat("scanned-", i, ".test"));
+        arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+        const auto channel = grpc::CreateCustomChannel(
+            server->address(), grpc::InsecureChannelCredentials(), arguments);
+        EXPECT_EQ(CallUnknown(channel, absl::StrCat("/scanned.Service/Method", i)),
+                  grpc::StatusCode::UNIMPLEMENTED);
+        EXPECT_EQ(HealthOf(channel, ""), "SERVING");
+        if (server == &cluster_->router()) {
+          grpc::ClientContext context;
+          v1::CompleteResponse response;
+          EXPECT_TRUE(v1::Completions::NewStub(channel)
+                          ->Complete(&context, Request(31, v1::PATH_COLOCATED), &response)
+                          .ok());
+        }
+      }
+    }
+  };
+  scan(0, 1);
+  std::vector<std::string> before;
+  for (const ServerProcess* server : servers) {
+    before.push_back(SeriesOf(ScrapeText(*server)));
+  }
+  scan(1, 100);
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    const std::string after = ScrapeText(*servers[i]);
+    EXPECT_EQ(SeriesOf(after), before[i]);
+    EXPECT_EQ(after.find("scanned"), std::string::npos);
+  }
+}
+
+// T46, B33: a client that leaves is counted as one, at the router and at the worker, and nobody
+// goes on for it.
+TEST_F(MetricsTest, ACancelledRequestIsCountedAsCancelled) {
+  v1::CompleteRequest request = Request(32, v1::PATH_COLOCATED);
+  request.set_max_tokens(10'000);
+  const auto stream = cluster_->client().Stream(request);
+  ASSERT_TRUE(stream->WaitForTokens(5));
+  stream->Cancel();
+  EXPECT_EQ(stream->WaitForEnd()->code(), absl::StatusCode::kCancelled);
+  ASSERT_TRUE(cluster_->WaitUntilIdle());
+  EXPECT_LT(cluster_->decode().Load().decoded_tokens(), 5'000u);
+  for (const ServerProcess* server : {&cluster_->router(), &cluster_->decode()}) {
+    SCOPED_TRACE(server->address());
+    const auto counted = [&](const std::string& text, const char* sample) {
+      return absl::StrContains(text, sample);
+    };
+    EXPECT_TRUE(WaitUntil([&] {
+      return counted(ScrapeText(*server), "{finished_reason=\"abort\",model_name=\"tiny\"} 1\n");
+    }));
+    const std::string text = ScrapeText(*server);
+    EXPECT_EQ(SumOf(text, "vllm:request_success_total"), 1) << "and as nothing else";
+    EXPECT_TRUE(
+        counted(text, "baton_request_errors_total{code=\"CANCELLED\",model_name=\"tiny\"} 1"))
+        << text;
+  }
 }
 
 // B57: the router's histogram against the time lines that the client was given.

@@ -72,6 +72,31 @@ TEST_P(RegistrationTest, AWorkerServesWithoutItsRouter) {
   EXPECT_EQ(end->code, 0);
 }
 
+// B61: SERVING is not said before the first request can be served: of a decode worker that is asked
+// directly, and of a router over it that learns of its workers by registration. Neither waits for
+// the ready line: whoever watches health sees nothing else.
+TEST(Serving, TheFirstRequestAfterItIsServed) {
+  std::vector<std::string> flags = TinyModel().Flags();
+  ServerProcess router("router", flags);
+  flags.insert(flags.end(), {"--kv-pool-size", "8MiB", "--router", router.address()});
+  ServerProcess decode("decode", flags);
+  const v1::CompleteRequest request = GreedyRequest(TinyPrompt(1, 40), 4, v1::PATH_UNSPECIFIED);
+  for (int round = 0; round < 5; ++round) {
+    SCOPED_TRACE(round);
+    ASSERT_EQ(router.Launch(), absl::OkStatus());
+    ASSERT_EQ(decode.Launch(), absl::OkStatus());
+    for (const ServerProcess* server : {&decode, &router}) {
+      const CompletionsClient client(server->address());
+      ASSERT_TRUE(WaitUntil([&] { return client.IsServing(); }, kPatience));
+      const auto response = client.Complete(request);
+      EXPECT_TRUE(response.ok()) << response.status();
+    }
+    decode.process().Kill();
+    const CompletionsClient client(router.address());
+    EXPECT_TRUE(WaitUntil([&] { return !client.IsServing(); }, kPatience));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Roles, RegistrationTest, testing::Values("decode", "prefill"));
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/synchronization/notification.h"
 #include "proto/identity_conversion.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/two_workers.h"
@@ -129,6 +130,82 @@ TEST_F(PrefillServiceTest, CancellationDuringThePrefillStopsIt) {
   Call(ValidRequest(3500), events, 1);
   ExpectIdle();
   EXPECT_LT(node_.core->engine().load().prefilled_tokens, 3500u);
+}
+
+// How one fetch ends. Thread-safe.
+class AwaitedFetch final : public FetchSink {
+ public:
+  void OnLanded(HandoffId, const FetchStats&) override { Take(absl::OkStatus()); }
+  void OnFailed(HandoffId, const absl::Status& why, const std::vector<int>&) override { Take(why); }
+  absl::Status Await() {
+    done_.WaitForNotification();
+    return status_;
+  }
+
+ private:
+  void Take(const absl::Status& status) {
+    status_ = status;
+    done_.Notify();
+  }
+
+  absl::Status status_;
+  absl::Notification done_;
+};
+
+// T50: an epoch has 64 bits from the call to the last message of the transfer: neither one cut to
+// 32 bits nor one that went through a double stands for it.
+TEST_F(PrefillServiceTest, AnEpochKeepsItsSixtyFourBits) {
+  struct Row {
+    std::uint64_t epoch;
+    std::uint64_t cut;
+  };
+  constexpr std::uint64_t kOne = 1;
+  constexpr Row kRows[] = {{(kOne << 31) + 1, 0xffffffff80000001},  // as a signed one
+                           {(kOne << 32) + 1, 1},
+                           {(kOne << 53) + 1, kOne << 53},
+                           {~std::uint64_t{0}, 0xffffffff}};
+  const auto hub = inproc::MakeHub();
+  PrefillNode prefill(model_.file(), inproc::MakeTransport(hub));
+  const auto decode =
+      MakeCore(model_.file(), v1::ROLE_DECODE, inproc::MakeTransport(hub), NodeEngine());
+  const auto stub = v1::PrefillWorker::NewStub(
+      grpc::CreateChannel(prefill.served.address(), grpc::InsecureChannelCredentials()));
+  const auto fetch = [&](std::uint64_t of_call, std::uint64_t of_fetch) {
+    constexpr int kBlocks = 3;
+    v1::PrefillRequest request = ValidRequest(kBlocks * kBlockTokens);
+    const HandoffId id = HandoffId::Make();
+    request.set_handoff_id(std::string(id.AsBytes()));
+    request.set_epoch(of_call);
+    request.set_decode_instance_id(std::string(decode->instance().AsBytes()));
+    grpc::ClientContext context;
+    const auto reader = stub->Prefill(&context, request);
+    v1::PrefillEvent event;
+    EXPECT_TRUE(reader->Read(&event) && event.has_accepted());
+    AwaitedFetch sink;
+    FetchRequest wanted{.id = id,
+                        .epoch = of_fetch,
+                        .address = event.accepted().kv_address(),
+                        .peer = prefill.core->instance(),
+                        .pin = std::make_unique<RegionPin>(),
+                        .deadline = Clock::System().Now() + std::chrono::seconds(10),
+                        .sink = &sink};
+    for (int i = 0; i < kBlocks; ++i) {
+      wanted.blocks.push_back({i, BlockId(static_cast<std::uint32_t>(i))});
+    }
+    EXPECT_EQ(decode->transfer().Fetch(std::move(wanted)), absl::OkStatus());
+    const absl::Status end = sink.Await();
+    context.TryCancel();
+    reader->Finish();
+    return end;
+  };
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(row.epoch);
+    EXPECT_EQ(fetch(row.epoch, row.epoch), absl::OkStatus());
+    EXPECT_FALSE(fetch(row.epoch, row.cut).ok());
+    EXPECT_FALSE(fetch(row.cut, row.epoch).ok());
+  }
+  EXPECT_TRUE(AllBlocksFree(*prefill.core));
+  EXPECT_TRUE(AllBlocksFree(*decode));
 }
 
 TEST_F(PrefillServiceTest, ADrainingWorkerTakesNothingNew) {
