@@ -305,6 +305,40 @@ TEST_F(DecodeSessionsTest, APromptTooLargeForThePoolNeverReachesAPrefillWorker) 
   EXPECT_TRUE(AllBlocksFree(*small.core));
 }
 
+// T45: handed-over sequences outgrow the pool. The newest one loses its blocks, waits until others
+// have ended, is taken again and finishes; nobody stays behind.
+TEST_F(DecodeSessionsTest, ARetractedSequenceIsTakenAgainWhenThereIsRoom) {
+  constexpr int kSequences = 4;
+  constexpr int kPrompt = 100;
+  constexpr int kOutput = 150;  // 7 blocks of prompt, 16 in the end
+  const std::size_t block = decode_.core->engine().identity().kv.block_bytes();
+  DecodeNode small(model_.file(), inproc::MakeTransport(hub_), {}, NodeEngine(32 * block));
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(round);
+    const std::uint64_t before = small.core->engine().load().prefilled_tokens;
+    std::vector<std::vector<std::uint32_t>> expected;
+    std::vector<DecodeJob> jobs;
+    for (int i = 0; i < kSequences; ++i) {
+      jobs.push_back(MakeJob(kPrompt, kOutput, static_cast<std::uint64_t>(10 * round + i)));
+      expected.push_back(Colocated(jobs.back()));
+    }
+    std::vector<std::shared_ptr<RecordingObserver>> observers;
+    for (DecodeJob& job : jobs) {
+      job.prefill = {prefill_.candidate()};
+      observers.push_back(small.Start(std::move(job)));
+    }
+    for (std::size_t i = 0; i < kSequences; ++i) {
+      EXPECT_EQ(observers[i]->WaitForEnd(), absl::OkStatus()) << i;
+      EXPECT_EQ(observers[i]->tokens(), expected[i]) << i;
+      EXPECT_TRUE(observers[i]->result().finished.split()) << i;
+    }
+    EXPECT_GT(small.core->engine().load().prefilled_tokens, before + kPrompt)
+        << "four of them had room together: nobody was retracted";
+    EXPECT_TRUE(AllBlocksFree(*small.core));
+  }
+  ExpectAllFree();
+}
+
 // T04: the client leaves at the instant at which the prefill is done.
 TEST_F(DecodeSessionsTest, CancellationAtTheFirstTokenAThousandTimes) {
   for (int i = 0; i < 1000; ++i) {

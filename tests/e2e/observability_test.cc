@@ -253,13 +253,18 @@ TEST_F(MetricsTest, TheRoutersCountersAddUpToTheRequests) {
         cluster_->client().Complete(Request(static_cast<std::uint64_t>(10 + i), path)).ok());
   }
   const std::string before = ScrapeText(cluster_->router());
-  // B53: a thousand unknown models, no label and no success of theirs.
+  // B53: a thousand unknown models, no label and no success of theirs; a decode worker that is
+  // asked directly counts none of them, for none gets as far as its requests.
+  const std::string decode_before = SeriesOf(ScrapeText(cluster_->decode()));
+  const CompletionsClient decode(cluster_->decode().address());
   constexpr int kBad = 1000;
   for (int i = 0; i < kBad; ++i) {
     v1::CompleteRequest request = Request(20, v1::PATH_UNSPECIFIED);
     request.set_model(absl::StrCat("model-", i));
     EXPECT_EQ(cluster_->client().Complete(request).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(decode.Complete(request).status().code(), absl::StatusCode::kNotFound);
   }
+  EXPECT_EQ(SeriesOf(ScrapeText(cluster_->decode())), decode_before);
   const std::string after = ScrapeText(cluster_->router());
   EXPECT_EQ(SumOf(after, "baton_router_requests_total"), kGood);
   EXPECT_EQ(SumOf(after, "baton_router_request_errors_total"), kBad);

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "tests/frontend/test_certificates.h"
 #include "tests/support/cluster.h"
+#include "tests/support/health_client.h"
 #include "tests/support/reference_engine.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/support/wait_until.h"
@@ -101,6 +102,25 @@ TEST_F(TlsRegistrationTest, WorkersWithCertificatesOfTheAuthorityServe) {
   ASSERT_TRUE((*cluster)->WaitForUsableWorkers(2));
   ExpectBothPaths(**cluster);
   EXPECT_TRUE((*cluster)->WaitUntilIdle());
+}
+
+// The way for networks that are not trusted: nothing at all goes in plain text.
+TEST_F(TlsRegistrationTest, BlocksTravelUnderTheSameCertificates) {
+  std::vector<std::string> worker_flags = FlagsOf(worker_files_);
+  worker_flags.insert(worker_flags.end(), {"--kv-transport", "grpc"});
+  auto cluster = Cluster::Start(
+      {.worker_flags = worker_flags, .router_flags = FlagsOf(router_files_), .registered = true});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ExpectBothPaths(**cluster);
+  const auto description = (*cluster)->decode().Describe();
+  ASSERT_TRUE(description.ok()) << description.status();
+  ASSERT_EQ(description->kv_peers_size(), 1);
+  EXPECT_EQ(description->kv_peers(0).transport(), "grpc");
+  // The listener of blocks lets nobody in either who shows nothing.
+  const std::string kv = (*cluster)->prefill().Door("kv");
+  EXPECT_EQ(HealthOf(MakeTestChannel(kv), ""), "(14)");
+  EXPECT_EQ(HealthOf(MakeTestChannel(kv, {.authority = router_files_.authority}), ""), "(14)");
+  EXPECT_NE(HealthOf(MakeTestChannel(kv, router_files_), ""), "(14)");
 }
 
 // By a name: the certificate is for the name, not for the address that it stands for.
