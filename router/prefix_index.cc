@@ -51,6 +51,13 @@ class PrefixIndex::Table {
   void Remove(WorkerSlot worker, const Key& key);
   void Clear(std::span<const WorkerSlot> workers);
   void Match(std::span<const PrefixHash> hashes, PrefixMatches& matches) const;
+  void FindHolders(const Key& key,
+                   const WorkerBits& among,
+                   std::size_t words,
+                   WorkerBits& holders) const {
+    Intersect(key, among, words, /*known=*/0, holders);
+  }
+  std::uint32_t slots() const { return slots_.load(std::memory_order_relaxed); }
   Stats stats() const;
   std::size_t entries_of(WorkerSlot worker) const {
     return entries_of_[worker.value()].load(std::memory_order_relaxed);
@@ -412,6 +419,21 @@ void PrefixIndex::Clear(std::span<const WorkerSlot> workers) {
 
 void PrefixIndex::Match(std::span<const PrefixHash> hashes, PrefixMatches& matches) const {
   table_->Match(hashes, matches);
+}
+
+void PrefixIndex::FindHolders(const PrefixHash& hash,
+                              const WorkerBits& among,
+                              std::size_t words,
+                              WorkerBits& holders) const {
+  table_->FindHolders(Key::Of(hash), among, words, holders);
+}
+
+void PrefixIndex::Prefetch(const PrefixHash& hash) const {
+  table_->Prefetch(Key::Of(hash));
+}
+
+std::uint32_t PrefixIndex::slots() const {
+  return table_->slots();
 }
 
 PrefixIndex::Stats PrefixIndex::stats() const {

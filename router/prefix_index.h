@@ -11,6 +11,8 @@
 
 namespace baton {
 
+struct WorkerBits;
+
 // What of one prompt the workers hold. Reused from request to request: it allocates only to grow.
 // Not thread-safe.
 struct PrefixMatches {
@@ -58,6 +60,15 @@ class PrefixIndex {
 
   // `hashes` are those of the full blocks of a prompt, in order.
   void Match(std::span<const PrefixHash> hashes, PrefixMatches& matches) const;
+
+  // Makes `holders` those of the first 32 * `words` workers of `among` that hold this block. Asking
+  // for it a few blocks before has its memory at hand.
+  void FindHolders(const PrefixHash& hash,
+                   const WorkerBits& among,
+                   std::size_t words,
+                   WorkerBits& holders) const;
+  void Prefetch(const PrefixHash& hash) const;
+  std::uint32_t slots() const;  // one more than the highest worker that was ever there
 
   Stats stats() const;
   std::size_t entries_of(WorkerSlot worker) const;  // blocks
