@@ -96,8 +96,8 @@ void RoutePrediction::PredictPrefill(std::size_t index) {
   prefill.chunks = worker.costs->PrefillChunks(prompt.uncached(), worker.load.running_sequences);
   const double exposed = worker.costs->ExposedTransferSeconds(
       TransportOf(worker), prompt.tokens, prefill.time.prefill_seconds, prefill.chunks);
-  prefill.cost =
-      prefill.time.first_token_seconds() + exposed + kStallWeight * prefill.time.stall_seconds;
+  prefill.cost = worker.load_seconds + prefill.time.first_token_seconds() + exposed +
+                 kStallWeight * prefill.time.stall_seconds;
 }
 
 std::size_t RoutePrediction::ChooseAmong(std::uint32_t layout) const {
@@ -147,19 +147,24 @@ double RoutePrediction::PaceSeconds(const RouteCandidate& decode) const {
 RouteOption RoutePrediction::Whole(std::size_t decode, v1::RouteReason reason) const {
   const RouteCandidate& worker = candidates_.decode[decode];
   const FirstTokenTime time = worker.costs->PredictColocated(PromptOn(worker), worker.load);
+  const double first_token = worker.load_seconds + time.first_token_seconds();
   return {.decode = decode,
           .reason = reason,
-          .first_token_seconds = time.first_token_seconds(),
-          .cost = time.first_token_seconds() + kStallWeight * time.stall_seconds};
+          .loads = worker.load_seconds > 0,
+          .first_token_seconds = first_token,
+          .cost = first_token + kStallWeight * time.stall_seconds};
 }
 
 RouteOption RoutePrediction::Split(std::size_t decode, std::size_t prefill) const {
   const RouteCandidate& computing = candidates_.prefill[prefill];
   const RouteCandidate& receiving = candidates_.decode[decode];
   const Prefill& predicted = prefill_[prefill];
-  const double exposed = computing.costs->ExposedTransferSeconds(
+  const double first_token = computing.load_seconds + predicted.time.first_token_seconds();
+  const double transfer = computing.costs->ExposedTransferSeconds(
       TransportOf(computing), PromptOn(receiving).uncached(), predicted.time.prefill_seconds,
       predicted.chunks);
+  // It loads what it holds in slower tiers while the prompt is computed.
+  const double exposed = std::max(transfer, receiving.load_seconds - first_token);
   // Its first tokens share their steps with prompts that the decode worker computes itself.
   double beside = 0;
   if (receiving.load.queued_prefill_tokens > 0) {
@@ -167,11 +172,11 @@ RouteOption RoutePrediction::Split(std::size_t decode, std::size_t prefill) cons
     beside = std::min(costs.PrefillSeconds(receiving.load.queued_prefill_tokens),
                       kPacedTokens * costs.PrefillSeconds(costs.rates().max_batch_tokens));
   }
-  const double first_token = predicted.time.first_token_seconds();
   return {.decode = decode,
           .prefill = prefill,
           .reason = request_.path == v1::PATH_DISAGGREGATED ? v1::ROUTE_REASON_REQUESTED
                                                             : v1::ROUTE_REASON_PREFILL_QUICKER,
+          .loads = computing.load_seconds > 0,
           .first_token_seconds = first_token,
           .cost = first_token + exposed + kStallWeight * predicted.time.stall_seconds + beside};
 }

@@ -14,11 +14,12 @@ namespace baton {
 //   whole on D   first token by D                       + w * stall on D + pace on D
 //   split P, D   first token by P, transfer included    + w * stall on P + pace on D
 //
-// The first part is FirstTokenTime::decoding_seconds: queue, prefill of the uncached tokens, steps
-// shared with running sequences, and, when split, of the transfer what prefill does not hide. Stall
-// is the time that sequences running there stand still meanwhile, added up. Pace is the time the
-// first kPacedTokens tokens take beside what runs on D: without it nothing would keep split prompts
-// away from a busy decode worker.
+// The first part is RouteCandidate::load_seconds and FirstTokenTime::decoding_seconds: loading of
+// cached blocks from slower tiers, queue, prefill of the uncached tokens, steps shared with running
+// sequences, and, when split, of the transfer what prefill does not hide. Stall is the time that
+// sequences running there stand still meanwhile, added up. Pace is the time the first kPacedTokens
+// tokens take beside what runs on D: without it nothing would keep split prompts away from a busy
+// decode worker.
 inline constexpr double kStallWeight = 0.5;  // w: a wait within an answer is half a wait for it
 inline constexpr double kPacedTokens = 8;
 
@@ -37,6 +38,7 @@ struct RouteOption {
   std::size_t decode = 0;              // index into candidates
   std::optional<std::size_t> prefill;  // absent: whole on the decode worker
   v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;
+  bool loads = false;  // the worker that computes the prompt brings some of it from slower tiers
   double first_token_seconds = 0;
   double cost = 0;  // seconds
 };
@@ -61,7 +63,7 @@ class RoutePrediction {
 
  private:
   struct Prefill {
-    FirstTokenTime time;  // exposed_seconds left out
+    FirstTokenTime time;  // exposed_seconds left out, and what the worker loads
     double chunks = 0;
     double cost = 0;  // with the transfer of a prompt that the decode worker has nothing of
   };

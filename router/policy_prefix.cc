@@ -46,6 +46,7 @@ class PrefixPolicy final : public RoutePolicy {
       return NoPrefillWorker();
     }
     PreferWhole(ways);
+    PreferDevice(ways, candidates);
     for (const RouteOption& way : ways) {
       costs.push_back(way.cost);
       workers.push_back(&candidates.decode[way.decode]);
@@ -54,14 +55,41 @@ class PrefixPolicy final : public RoutePolicy {
   }
 
  private:
+  static std::uint32_t CachedTokens(const RouteOption& way, const RouteCandidates& candidates) {
+    return way.prefill.has_value() ? candidates.prefill[*way.prefill].cached_tokens
+                                   : candidates.decode[way.decode].cached_tokens;
+  }
+
+  static double NearLowest(const std::vector<RouteOption>& ways) {
+    const auto lowest = std::min_element(
+        ways.begin(), ways.end(),
+        [](const RouteOption& a, const RouteOption& b) { return a.cost < b.cost; });
+    return lowest->cost * (1 + kNearEqual);
+  }
+
+  // Of ways that are as good, none that loads what another has on its device already: what others
+  // need disks and copies for is in no prediction.
+  static void PreferDevice(std::vector<RouteOption>& ways, const RouteCandidates& candidates) {
+    if (std::none_of(ways.begin(), ways.end(), [](const RouteOption& way) { return way.loads; })) {
+      return;
+    }
+    const double limit = NearLowest(ways);
+    std::uint32_t on_device = 0;  // leading tokens
+    for (const RouteOption& way : ways) {
+      if (way.cost <= limit && !way.loads) {
+        on_device = std::max(on_device, CachedTokens(way, candidates));
+      }
+    }
+    std::erase_if(ways, [&](const RouteOption& way) {
+      return way.loads && CachedTokens(way, candidates) <= on_device;
+    });
+  }
+
   // Of ways that are as good, those that move no blocks: what others need the network for is in no
   // prediction. So a prefix that a decode worker holds draws its requests, though a prefill worker
   // that holds it too would be nearly as quick.
   static void PreferWhole(std::vector<RouteOption>& ways) {
-    const auto lowest = std::min_element(
-        ways.begin(), ways.end(),
-        [](const RouteOption& a, const RouteOption& b) { return a.cost < b.cost; });
-    const double limit = lowest->cost * (1 + kNearEqual);
+    const double limit = NearLowest(ways);
     const bool whole = std::any_of(ways.begin(), ways.end(), [limit](const RouteOption& way) {
       return !way.prefill.has_value() && way.cost <= limit;
     });

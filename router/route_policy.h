@@ -21,9 +21,12 @@ struct RouteCandidate {
   WorkerSlot worker;
   // Made of its address: the same at every router and after restarts, for affinity. 0: the slot.
   std::uint64_t identity = 0;
-  std::uint32_t layout = 0;          // KV blocks pass only between equal ones
-  std::uint32_t cached_tokens = 0;   // leading tokens of the prompt whose KV it holds
-  std::uint32_t in_flight = 0;       // requests of this router that it has now
+  std::uint32_t layout = 0;         // KV blocks pass only between equal ones
+  std::uint32_t cached_tokens = 0;  // leading tokens of the prompt whose KV it need not compute
+  std::uint32_t in_flight = 0;      // requests of this router that it has now
+  // Until those cached tokens that are in slower tiers are on its device (tier_loads.h). Short, as
+  // there are a thousand candidates to go through.
+  float load_seconds = 0;
   std::uint64_t dispatched = 0;      // requests of this router that it has ever had
   WorkerLoad load;                   // as it reported, with what this router has sent it since
   const CostModel* costs = nullptr;  // never null: as measured at it, until then at others like it
