@@ -24,16 +24,20 @@ std::uint64_t IdentityOf(const std::string& address) {
   return identity;
 }
 
+std::size_t BlockBytes(const v1::EngineIdentity& identity) {
+  return identity.layer_bytes() * static_cast<std::size_t>(identity.layers());
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Create(FleetOptions options, PrefixIndex& index) {
+absl::StatusOr<std::unique_ptr<Fleet>> Fleet::Create(FleetOptions options, TieredIndex& index) {
   auto fleet = std::unique_ptr<Fleet>(new Fleet(std::move(options), index));
   RETURN_IF_ERROR(fleet->AddListed(v1::ROLE_DECODE, fleet->options_.decode));
   RETURN_IF_ERROR(fleet->AddListed(v1::ROLE_PREFILL, fleet->options_.prefill));
   return fleet;
 }
 
-Fleet::Fleet(FleetOptions options, PrefixIndex& index)
+Fleet::Fleet(FleetOptions options, TieredIndex& index)
     : options_(std::move(options)), index_(index), view_(std::make_shared<FleetView>()) {}
 
 Fleet::~Fleet() {
@@ -263,7 +267,8 @@ void Fleet::MakeView() {
                      .channel = worker->channel,
                      .counts = worker->counts,
                      .costs = worker->costs.model,
-                     .transport = worker->costs.transport});
+                     .transport = worker->costs.transport,
+                     .loads = LoadsOf(worker->costs.tiers, BlockBytes(description.identity()))});
     view->by_slot[worker->slot.value()] = usable;
     (worker->role == v1::ROLE_DECODE ? view->decode : view->prefill).push_back(std::move(usable));
   }

@@ -19,7 +19,7 @@
 #include "common/sha256.h"
 #include "proto/tls_credentials.h"
 #include "router/fleet_view.h"
-#include "router/prefix_index.h"
+#include "router/tiered_index.h"
 #include "router/worker_costs.h"
 #include "router/worker_kv.h"
 
@@ -58,7 +58,7 @@ class Fleet {
   using Notify = std::function<void(const v1::RouterNotice&)>;
 
   // `index` must outlive the fleet.
-  static absl::StatusOr<std::unique_ptr<Fleet>> Create(FleetOptions options, PrefixIndex& index);
+  static absl::StatusOr<std::unique_ptr<Fleet>> Create(FleetOptions options, TieredIndex& index);
   // Waits for watches under way. Feeds must be closed.
   ~Fleet();
 
@@ -89,7 +89,7 @@ class Fleet {
   void CloseFeed(FeedId feed, const absl::Status& why);
 
  private:
-  Fleet(FleetOptions options, PrefixIndex& index);
+  Fleet(FleetOptions options, TieredIndex& index);
 
   absl::Status AddListed(v1::Role role, const std::vector<std::string>& addresses);
   absl::StatusOr<FleetWorker*> AddWorker(v1::Role role, const std::string& address, bool listed)
@@ -120,7 +120,7 @@ class Fleet {
   absl::Status OnKv(FeedId id, const v1::WorkerReport& report);
 
   const FleetOptions options_;
-  PrefixIndex& index_;
+  TieredIndex& index_;
 
   mutable absl::Mutex mutex_;
   // By slot; null where free.

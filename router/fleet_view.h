@@ -8,6 +8,7 @@
 
 #include "common/random_id.h"
 #include "planner/cost_model.h"
+#include "router/tier_loads.h"
 #include "router/worker_counts.h"
 #include "router/worker_slot.h"
 
@@ -30,6 +31,7 @@ struct UsableWorker {
   std::shared_ptr<WorkerCounts> counts;    // never null; outlives the view in calls under way
   std::shared_ptr<const CostModel> costs;  // never null; shared by workers that are alike
   std::optional<TransportRate> transport;  // of handoffs, where it was measured
+  TierLoads loads;
 };
 
 // The workers that are alive, accepted and not draining, as of one moment. Shared by requests that

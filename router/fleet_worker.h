@@ -19,7 +19,7 @@ namespace baton {
 // What the fleet knows of one worker. All but the constants, and what is thread-safe itself, is
 // guarded by the fleet's mutex.
 struct FleetWorker {
-  FleetWorker(WorkerSlot s, v1::Role r, std::string a, bool l, PrefixIndex& index)
+  FleetWorker(WorkerSlot s, v1::Role r, std::string a, bool l, TieredIndex& index)
       : slot(s), role(r), address(std::move(a)), listed(l), kv(index, s) {}
 
   const WorkerSlot slot;

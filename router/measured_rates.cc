@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "planner/break_even.h"
+#include "router/tier_loads.h"
 
 namespace baton {
 namespace {
@@ -195,6 +196,31 @@ absl::StatusOr<MeasuredRates> MergeRates(std::span<const v1::WorkerDescription> 
         absl::StrCat("the workers' rates are refused: ", std::string(status.message())));
   }
   return rates;
+}
+
+PerTier<std::optional<TransportRate>> MergeTierRates(
+    std::span<const v1::WorkerDescription> workers) {
+  PerTier<std::pair<std::vector<double>, std::vector<double>>> timed;
+  for (const v1::WorkerDescription& worker : workers) {
+    for (const v1::WorkerRates::TierRate& rate : worker.rates().tiers()) {
+      if (v1::KvTier_IsValid(rate.tier()) && rate.tier() != v1::KV_TIER_DEVICE &&
+          Within(rate.fixed_seconds(), 0, kMostSeconds) && IsRate(rate.bytes_per_second())) {
+        auto& [fixed, rates] = timed[rate.tier()];
+        fixed.push_back(rate.fixed_seconds());
+        rates.push_back(rate.bytes_per_second());
+      }
+    }
+  }
+  PerTier<std::optional<TransportRate>> merged;
+  for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    auto& [fixed, rates] = timed[tier];
+    if (!rates.empty()) {
+      merged[tier] = TransportRate{.name = NominalTierRates()[tier].name,
+                                   .fixed_seconds = Median(std::move(fixed)),
+                                   .bytes_per_second = Median(std::move(rates))};
+    }
+  }
+  return merged;
 }
 
 absl::StatusOr<CostModel> FitCosts(std::span<const v1::WorkerDescription> workers) {

@@ -8,6 +8,7 @@
 #include "baton/v1/worker.pb.h"
 #include "planner/cost_model.h"
 #include "planner/rates.h"
+#include "router/tiered_index.h"
 
 namespace baton {
 
@@ -23,6 +24,10 @@ namespace baton {
 //
 // FAILED_PRECONDITION saying what is missing: workers, a prompt computed alone, a decode step.
 absl::StatusOr<MeasuredRates> MergeRates(std::span<const v1::WorkerDescription> workers);
+
+// [tier] the rate of loads out of it: medians over the workers that timed some; absent: none did.
+PerTier<std::optional<TransportRate>> MergeTierRates(
+    std::span<const v1::WorkerDescription> workers);
 
 // The curves through these rates. Errors are those of MergeRates.
 absl::StatusOr<CostModel> FitCosts(std::span<const v1::WorkerDescription> workers);

@@ -29,21 +29,37 @@ WorkerLoad LoadOf(const WorkerCounts& counts) {
           .depth_tokens = running > 0 ? context / running : 0};
 }
 
-RouteCandidate CandidateOf(const UsableWorker& worker, const PrefixMatches& matches) {
-  return {.worker = worker.slot,
-          .identity = worker.identity,
-          .layout = worker.layout,
-          .cached_tokens = matches.of(worker.slot) * static_cast<std::uint32_t>(kBlockTokens),
-          .in_flight = static_cast<std::uint32_t>(worker.counts->in_flight.load()),
-          .dispatched = worker.counts->dispatched.load(),
-          .load = LoadOf(*worker.counts),
-          .costs = worker.costs.get(),
-          .transport = worker.transport.has_value() ? &*worker.transport : nullptr};
+RouteCandidate CandidateOf(const UsableWorker& worker, const TieredMatches& matches) {
+  return {
+      .worker = worker.slot,
+      .identity = worker.identity,
+      .layout = worker.layout,
+      .cached_tokens = matches.device.of(worker.slot) * static_cast<std::uint32_t>(kBlockTokens),
+      .in_flight = static_cast<std::uint32_t>(worker.counts->in_flight.load()),
+      .dispatched = worker.counts->dispatched.load(),
+      .load = LoadOf(*worker.counts),
+      .costs = worker.costs.get(),
+      .transport = worker.transport.has_value() ? &*worker.transport : nullptr};
+}
+
+// In a pass of its own: on a fleet that has one tier, making candidates takes no longer for it.
+void UseTiers(const FleetView& view,
+              const TieredMatches& matches,
+              std::size_t prompt_tokens,
+              std::vector<RouteCandidate>& candidates) {
+  if (matches.runs.empty()) {
+    return;
+  }
+  for (RouteCandidate& candidate : candidates) {
+    if (const HeldRuns* held = matches.beyond_device(candidate.worker); held != nullptr) {
+      UsePrefix(*held, view.by_slot[candidate.worker.value()]->loads, prompt_tokens, candidate);
+    }
+  }
 }
 
 }  // namespace
 
-RouteChooser::RouteChooser(Fleet& fleet, const PrefixIndex& index, RouteOptions options)
+RouteChooser::RouteChooser(Fleet& fleet, const TieredIndex& index, RouteOptions options)
     : fleet_(fleet),
       index_(index),
       options_(options),
@@ -53,8 +69,10 @@ RouteChooser::RouteChooser(Fleet& fleet, const PrefixIndex& index, RouteOptions 
 absl::StatusOr<ChosenRoute> RouteChooser::Choose(const RouteQuery& query) {
   // A thousand workers' candidates are worth keeping from request to request.
   thread_local RouteCandidates candidates;
+  thread_local TieredMatches matches;
   const std::shared_ptr<const FleetView> view = fleet_.View();
-  RETURN_IF_ERROR(FillCandidates(query, *view, candidates));
+  index_.Match(query.hashes, matches);
+  RETURN_IF_ERROR(FillCandidates(query, *view, matches, candidates));
   const RouteRequest request{.prompt_tokens = query.prompt_tokens,
                              .path = query.path,
                              .session = query.session,
@@ -84,15 +102,31 @@ absl::StatusOr<ChosenRoute> RouteChooser::Choose(const RouteQuery& query) {
                              LoadMark::Load{.prefill_tokens = uncached});
   }
   query_tokens_.fetch_add(query.prompt_tokens);
-  hit_tokens_.fetch_add(query.prompt_tokens - uncached);
+  CountHits(matches.beyond_device(split ? decision.prefill.front() : decision.decode),
+            query.prompt_tokens - uncached);
   return route;
+}
+
+// `held`: by the worker that computes the rest; null: on its device, all of it.
+void RouteChooser::CountHits(const HeldRuns* held, std::size_t hit_tokens) {
+  PerTier<std::uint64_t> in_tier{hit_tokens};
+  for (std::size_t tier = 0; held != nullptr && tier < kKvTiers; ++tier) {
+    const HeldRun& run = (*held)[tier];
+    if (run.blocks * kBlockTokens == hit_tokens) {
+      std::transform(run.in_tier.begin(), run.in_tier.end(), in_tier.begin(),
+                     [](std::uint32_t blocks) { return blocks * kBlockTokens; });
+      break;
+    }
+  }
+  for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    hit_tokens_[tier].fetch_add(in_tier[tier]);
+  }
 }
 
 absl::Status RouteChooser::FillCandidates(const RouteQuery& query,
                                           const FleetView& view,
+                                          const TieredMatches& matches,
                                           RouteCandidates& candidates) const {
-  thread_local PrefixMatches matches;
-  index_.Match(query.hashes, matches);
   const auto fits = [&query](const UsableWorker& worker) {
     return query.zone.empty() || worker.zone == query.zone;
   };
@@ -128,6 +162,8 @@ absl::Status RouteChooser::FillCandidates(const RouteQuery& query,
       candidates.prefill.push_back(CandidateOf(*worker, matches));
     }
   }
+  UseTiers(view, matches, query.prompt_tokens, candidates.decode);
+  UseTiers(view, matches, query.prompt_tokens, candidates.prefill);
   FillCutPairs(view, candidates);
   return absl::OkStatus();
 }
@@ -145,7 +181,12 @@ void RouteChooser::FillCutPairs(const FleetView& view, RouteCandidates& candidat
 }
 
 RouteChooser::Stats RouteChooser::stats() const {
-  return {.query_tokens = query_tokens_.load(), .hit_tokens = hit_tokens_.load()};
+  Stats stats{.query_tokens = query_tokens_.load()};
+  for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    stats.hit_tokens_in[tier] = hit_tokens_[tier].load();
+    stats.hit_tokens += stats.hit_tokens_in[tier];
+  }
+  return stats;
 }
 
 }  // namespace baton

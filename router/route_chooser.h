@@ -11,8 +11,8 @@
 #include "frontend/generator.h"
 #include "router/fleet.h"
 #include "router/pair_health.h"
-#include "router/prefix_index.h"
 #include "router/route_policy.h"
+#include "router/tiered_index.h"
 
 namespace baton {
 
@@ -43,11 +43,12 @@ class RouteChooser {
  public:
   struct Stats {
     std::uint64_t query_tokens = 0;  // of prompts that were placed, since the start
-    std::uint64_t hit_tokens = 0;    // of these, held by the worker that computes the prompt
+    std::uint64_t hit_tokens = 0;  // of these, held and used by the worker that computes the prompt
+    PerTier<std::uint64_t> hit_tokens_in{};  // of these, by the quickest tier that has them
   };
 
   // Both must outlive this.
-  RouteChooser(Fleet& fleet, const PrefixIndex& index, RouteOptions options);
+  RouteChooser(Fleet& fleet, const TieredIndex& index, RouteOptions options);
 
   // UNAVAILABLE with reason NO_DECODE_WORKER, NO_PREFILL_WORKER or NO_WORKER_IN_ZONE.
   absl::StatusOr<ChosenRoute> Choose(const RouteQuery& query);
@@ -62,18 +63,20 @@ class RouteChooser {
  private:
   absl::Status FillCandidates(const RouteQuery& query,
                               const FleetView& view,
+                              const TieredMatches& matches,
                               RouteCandidates& candidates) const;
+  void CountHits(const HeldRuns* held, std::size_t hit_tokens);
   void FillCutPairs(const FleetView& view, RouteCandidates& candidates) const;
 
   Fleet& fleet_;
-  const PrefixIndex& index_;
+  const TieredIndex& index_;
   const RouteOptions options_;
   const std::unique_ptr<const RoutePolicy> policy_;
   PairHealth pairs_;
   std::atomic<std::size_t> colocate_below_tokens_;
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> query_tokens_{0};
-  std::atomic<std::uint64_t> hit_tokens_{0};
+  PerTier<std::atomic<std::uint64_t>> hit_tokens_{};
 };
 
 }  // namespace baton

@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const Checkpoint& checkpoi
                                                       RouterOptions options) {
   options.fleet.model_fingerprint = checkpoint.fingerprint();
   options.fleet.tokenizer_fingerprint = checkpoint.tokenizer().fingerprint();
-  auto index = std::make_unique<PrefixIndex>(options.index);
+  auto index = std::make_unique<TieredIndex>(options.index);
   ASSIGN_OR_RETURN(std::unique_ptr<Fleet> fleet, Fleet::Create(options.fleet, *index));
   std::unique_ptr<SpanFile> spans;
   if (!options.trace_file.empty()) {
@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Start(const Checkpoint& checkpoi
 
 Router::Router(const Checkpoint& checkpoint,
                RouterOptions options,
-               std::unique_ptr<PrefixIndex> index,
+               std::unique_ptr<TieredIndex> index,
                std::unique_ptr<Fleet> fleet,
                std::unique_ptr<SpanFile> spans)
     : options_(std::move(options)),
@@ -133,7 +133,7 @@ v1::StatusResponse Router::Snapshot() const {
     *status.add_workers() = std::move(worker);
   }
   v1::PrefixIndexStatus& index = *status.mutable_prefix_index();
-  const PrefixIndex::Stats held = index_->stats();
+  const TieredIndex::Stats held = index_->stats();
   index.set_entries(held.entries);
   index.set_blocks(held.blocks);
   index.set_bytes(held.bytes);
@@ -142,6 +142,12 @@ v1::StatusResponse Router::Snapshot() const {
   const RouteChooser::Stats placed = chooser_->stats();
   index.set_query_tokens(placed.query_tokens);
   index.set_hit_tokens(placed.hit_tokens);
+  for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    v1::PrefixIndexStatus::Tier& of_tier = *index.add_tiers();
+    of_tier.set_tier(static_cast<v1::KvTier>(tier));
+    of_tier.set_entries(held.tiers[tier].entries);
+    of_tier.set_hit_tokens(placed.hit_tokens_in[tier]);
+  }
   status.set_policy(options_.policy_name);
   const FleetRates rates = fleet_->rates();
   *status.mutable_crossover() = DescribeCrossover(

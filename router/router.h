@@ -7,8 +7,8 @@
 #include "baton/v1/worker.pb.h"
 #include "frontend/grpc_server.h"
 #include "router/fleet.h"
-#include "router/prefix_index.h"
 #include "router/route_policy.h"
+#include "router/tiered_index.h"
 
 namespace baton {
 
@@ -28,7 +28,7 @@ class SpanFile;
 struct RouterOptions {
   GrpcServerOptions server;
   FleetOptions fleet;  // the fingerprints come from the checkpoint
-  PrefixIndex::Options index;
+  TieredIndex::Options index;
   std::size_t queue_size = 256;  // requests that wait for a place at a worker
   RouteOptions route;
   // Prompts are split from the length on from which it is measured to pay here, instead of from
@@ -59,7 +59,7 @@ class Router {
  private:
   Router(const Checkpoint& checkpoint,
          RouterOptions options,
-         std::unique_ptr<PrefixIndex> index,
+         std::unique_ptr<TieredIndex> index,
          std::unique_ptr<Fleet> fleet,
          std::unique_ptr<SpanFile> spans);
 
@@ -74,7 +74,7 @@ class Router {
   // Destroyed from the last to the first: calls end before what they use goes.
   std::unique_ptr<SpanFile> spans_;  // null without
   std::unique_ptr<RouterMetrics> metrics_;
-  std::unique_ptr<PrefixIndex> index_;
+  std::unique_ptr<TieredIndex> index_;
   std::unique_ptr<Fleet> fleet_;
   std::unique_ptr<FleetService> registrations_;
   std::unique_ptr<RouteChooser> chooser_;

@@ -65,6 +65,15 @@ std::shared_ptr<const CostModel> CostsOf(const v1::WorkerDescription& worker,
   return model.ok() ? std::make_shared<const CostModel>(*std::move(model)) : fleet;
 }
 
+void TakeMeasured(const PerTier<std::optional<TransportRate>>& measured,
+                  PerTier<TransportRate>& rates) {
+  for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    if (measured[tier].has_value()) {
+      rates[tier] = *measured[tier];
+    }
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const CostModel> NominalCosts() {
@@ -97,7 +106,11 @@ FittedCosts FitWorkerCosts(std::span<const v1::WorkerDescription> workers) {
       costs.fleet.transport = transports.front();
     }
   }
+  TakeMeasured(MergeTierRates(workers), costs.fleet.tiers);
   costs.each.assign(workers.size(), costs.fleet);
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    TakeMeasured(MergeTierRates(workers.subspan(i, 1)), costs.each[i].tiers);
+  }
   if (costs.fleet.model != NominalCosts()) {
     for (std::size_t i = 0; i < workers.size(); ++i) {
       costs.each[i].model = CostsOf(workers[i], costs.fleet.model);

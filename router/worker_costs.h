@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "baton/v1/worker.pb.h"
 #include "planner/cost_model.h"
+#include "router/tier_loads.h"
 
 namespace baton {
 
@@ -20,6 +21,7 @@ std::shared_ptr<const CostModel> NominalCosts();
 struct WorkerCosts {
   std::shared_ptr<const CostModel> model;  // never null
   std::optional<TransportRate> transport;  // of handoffs in this fleet; absent: none was timed
+  PerTier<TransportRate> tiers = NominalTierRates();  // of loads out of them
 };
 
 // A worker whose own rates differ from the fleet's by less than this factor is taken to be like the
@@ -32,7 +34,8 @@ struct FittedCosts {
 };
 
 // The costs of the whole fleet (router/measured_rates.h), and those of each worker: the fleet's, or
-// its own where they are clearly others, filled up from the fleet's where it has none. Pure.
+// its own where they are clearly others, filled up from the fleet's where it has none. Rates of
+// tiers are always its own where it has some: machines have their own disks. Pure.
 FittedCosts FitWorkerCosts(std::span<const v1::WorkerDescription> workers);
 
 // What the rates of the whole fleet say.

@@ -20,6 +20,15 @@ absl::Status CheckHashes(const char* field, const std::string& bytes) {
   return absl::OkStatus();
 }
 
+// Proto lets through numbers that the enum has no name for.
+absl::Status CheckTier(const char* field, v1::KvTier tier) {
+  if (!v1::KvTier_IsValid(tier)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", static_cast<int>(tier), " is no tier"));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<PrefixHash> ToHashes(const std::string& bytes) {
   std::vector<PrefixHash> hashes(bytes.size() / kHashBytes);
   if (!hashes.empty()) {
@@ -31,6 +40,7 @@ std::vector<PrefixHash> ToHashes(const std::string& bytes) {
 }  // namespace
 
 absl::StatusOr<WorkerKv::Outcome> WorkerKv::TakeSnapshot(FeedId feed, const v1::KvSnapshot& part) {
+  RETURN_IF_ERROR(CheckTier("snapshot.tier", part.tier()));
   RETURN_IF_ERROR(CheckHashes("snapshot.hashes", part.hashes()));
   absl::MutexLock lock(&mutex_);
   if (part.first()) {
@@ -40,13 +50,14 @@ absl::StatusOr<WorkerKv::Outcome> WorkerKv::TakeSnapshot(FeedId feed, const v1::
   } else if (followed_ != feed || complete_) {
     return Outcome::kIgnored;
   }
-  index_.Add(slot_, ToHashes(part.hashes()));
+  index_.Add(part.tier(), slot_, ToHashes(part.hashes()));
   complete_ = part.last();
   return Outcome::kTaken;
 }
 
 absl::StatusOr<WorkerKv::Outcome> WorkerKv::TakeEvents(FeedId feed, const v1::KvEvents& events) {
   for (const v1::KvEvent& event : events.events()) {
+    RETURN_IF_ERROR(CheckTier("events.tier", event.tier()));
     RETURN_IF_ERROR(CheckHashes("events.stored", event.stored()));
     RETURN_IF_ERROR(CheckHashes("events.removed", event.removed()));
   }
@@ -61,10 +72,10 @@ absl::StatusOr<WorkerKv::Outcome> WorkerKv::TakeEvents(FeedId feed, const v1::Kv
   next_event_ += static_cast<std::uint64_t>(events.events_size());
   for (const v1::KvEvent& event : events.events()) {
     if (event.cleared()) {
-      index_.Clear(slot_);
+      index_.Clear(event.tier(), slot_);
     }
-    index_.Add(slot_, ToHashes(event.stored()));
-    index_.Remove(slot_, ToHashes(event.removed()));
+    index_.Add(event.tier(), slot_, ToHashes(event.stored()));
+    index_.Remove(event.tier(), slot_, ToHashes(event.removed()));
   }
   return Outcome::kTaken;
 }

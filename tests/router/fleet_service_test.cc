@@ -116,7 +116,7 @@ class FleetServiceTest : public testing::Test {
     return report;
   }
 
-  PrefixIndex index_{{.most_entries = 1000}};
+  TieredIndex index_{{.most_entries = 1000}};
   std::atomic<bool> can_serve_{false};
   std::unique_ptr<Fleet> fleet_;
   std::optional<FleetService> service_;

@@ -50,7 +50,7 @@ class FleetTest : public testing::Test {
   static constexpr std::array<TokenId, kBlockTokens> kTokens{};
 
   std::optional<FakeWorker> decode_;
-  PrefixIndex index_{{.most_entries = 1000}};
+  TieredIndex index_{{.most_entries = 1000}};
   std::atomic<bool> can_serve_{false};
   std::atomic<int> changes_{0};
   std::unique_ptr<Fleet> fleet_;  // first to go: it calls back and polls

@@ -54,9 +54,12 @@ class RouteChooserTest : public testing::Test {
     load.set_queued_prefill_tokens(queued_tokens);
     ASSERT_EQ(fleet_->OnReport(feeds_.at(address), described_.at(address)), absl::OkStatus());
   }
-  void Hold(const std::string& address, const std::vector<PrefixHash>& hashes) {
+  void Hold(const std::string& address,
+            const std::vector<PrefixHash>& hashes,
+            v1::KvTier tier = v1::KV_TIER_DEVICE) {
     v1::WorkerReport report;
     v1::KvSnapshot& snapshot = *report.mutable_snapshot();
+    snapshot.set_tier(tier);
     snapshot.set_first(true);
     snapshot.set_last(true);
     for (const PrefixHash& hash : hashes) {
@@ -79,7 +82,7 @@ class RouteChooserTest : public testing::Test {
     return places;
   }
 
-  PrefixIndex index_{{.most_entries = 10'000}};
+  TieredIndex index_{{.most_entries = 10'000}};
   std::unique_ptr<Fleet> fleet_ = *Fleet::Create({}, index_);
   std::map<std::string, FeedId> feeds_;
   std::map<std::string, v1::WorkerReport> described_;
@@ -178,6 +181,40 @@ TEST_F(RouteChooserTest, ACachedPrefixDrawsARequest) {
   EXPECT_EQ(route->cached_tokens, 1024u);
   EXPECT_EQ(chooser_.stats().query_tokens, prompt.size());
   EXPECT_EQ(chooser_.stats().hit_tokens, 1024u);
+}
+
+// What is loaded counts as hit, and where it came from is told.
+TEST_F(RouteChooserTest, APrefixInASlowerTierDrawsARequestToo) {
+  for (int i = 1; i <= 4; ++i) {
+    Add(v1::ROLE_DECODE, absl::StrCat("127.0.0.1:", i));
+  }
+  const std::vector<TokenId> prompt(1024 + 5, TokenId(7));
+  const std::vector<PrefixHash> hashes = HashBlocks({}, prompt);
+  Hold("127.0.0.1:2", {hashes.begin(), hashes.begin() + 20}, v1::KV_TIER_HOST);
+  Hold("127.0.0.1:3", hashes, v1::KV_TIER_DISK);
+  const auto choose = [&] {
+    return chooser_.Choose({.hashes = hashes, .prompt_tokens = prompt.size()});
+  };
+  absl::StatusOr<ChosenRoute> route = choose();
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->decode->address, "127.0.0.1:3");
+  EXPECT_EQ(route->reason, v1::ROUTE_REASON_PREFIX_CACHED);
+  EXPECT_EQ(route->cached_tokens, 1024u);
+  route = choose();  // the one before has ended
+  EXPECT_EQ(chooser_.stats().hit_tokens, 2048u);
+  EXPECT_EQ(chooser_.stats().hit_tokens_in, (PerTier<std::uint64_t>{0, 0, 2048}));
+
+  Hold("127.0.0.1:3", {});
+  route = choose();
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->decode->address, "127.0.0.1:2");
+  EXPECT_EQ(route->cached_tokens, 320u);
+  EXPECT_EQ(chooser_.stats().hit_tokens_in, (PerTier<std::uint64_t>{0, 320, 2048}));
+  Hold("127.0.0.1:1", hashes);
+  route = choose();
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->decode->address, "127.0.0.1:1");
+  EXPECT_EQ(chooser_.stats().hit_tokens_in, (PerTier<std::uint64_t>{1024, 320, 2048}));
 }
 
 // F15: only between these two.

@@ -75,5 +75,45 @@ TEST(WorkerCosts, AbsurdRatesAreLeftOut) {
   EXPECT_EQ(costs[1].model, costs[0].model);
 }
 
+void TimeLoads(v1::WorkerDescription& worker,
+               v1::KvTier tier,
+               double fixed_seconds,
+               double bytes_per_second) {
+  v1::WorkerRates::TierRate& rate = *worker.mutable_rates()->add_tiers();
+  rate.set_tier(tier);
+  rate.set_fixed_seconds(fixed_seconds);
+  rate.set_bytes_per_second(bytes_per_second);
+}
+
+TEST(WorkerCosts, LoadsAreAsMeasuredThereOrAtOthersOrNominal) {
+  std::vector<v1::WorkerDescription> workers(4, Worker(v1::ROLE_DECODE, 0));
+  TimeLoads(workers[0], v1::KV_TIER_HOST, 0.001, 1e9);
+  TimeLoads(workers[1], v1::KV_TIER_HOST, 0.003, 3e9);
+  TimeLoads(workers[2], v1::KV_TIER_HOST, 0.002, 2e9);
+  const std::vector<WorkerCosts> costs = FitWorkerCosts(workers).each;
+  EXPECT_EQ(costs[1].tiers[v1::KV_TIER_HOST].fixed_seconds, 0.003);
+  EXPECT_EQ(costs[1].tiers[v1::KV_TIER_HOST].bytes_per_second, 3e9);
+  EXPECT_EQ(costs[3].tiers[v1::KV_TIER_HOST].fixed_seconds, 0.002);
+  EXPECT_EQ(costs[3].tiers[v1::KV_TIER_HOST].bytes_per_second, 2e9);
+  EXPECT_EQ(costs[1].tiers[v1::KV_TIER_DISK].bytes_per_second,
+            NominalTierRates()[v1::KV_TIER_DISK].bytes_per_second);
+}
+
+TEST(WorkerCosts, AbsurdLoadsAreLeftOut) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<v1::WorkerDescription> workers = {Worker(v1::ROLE_DECODE, 1)};
+  TimeLoads(workers[0], v1::KV_TIER_HOST, -1, 1e9);
+  TimeLoads(workers[0], v1::KV_TIER_HOST, kNan, 1e9);
+  TimeLoads(workers[0], v1::KV_TIER_HOST, 0, 0);
+  TimeLoads(workers[0], v1::KV_TIER_DISK, 0, kNan);
+  TimeLoads(workers[0], v1::KV_TIER_DEVICE, 0, 5);
+  TimeLoads(workers[0], static_cast<v1::KvTier>(99), 0, 5);
+  const WorkerCosts costs = FitWorkerCosts(workers).each[0];
+  for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    EXPECT_EQ(costs.tiers[tier].bytes_per_second, NominalTierRates()[tier].bytes_per_second);
+    EXPECT_EQ(costs.tiers[tier].fixed_seconds, NominalTierRates()[tier].fixed_seconds);
+  }
+}
+
 }  // namespace
 }  // namespace baton

@@ -57,7 +57,7 @@ class WorkerKvTest : public testing::Test {
   // Of blocks 0 to 9, those that a look-up of that block alone finds.
   std::vector<int> Held() const {
     std::vector<int> held;
-    PrefixMatches matches;
+    TieredMatches matches;
     for (std::uint8_t i = 0; i < 10; ++i) {
       const PrefixHash hash = Hash(i);
       index_.Match({&hash, 1}, matches);
@@ -67,12 +67,13 @@ class WorkerKvTest : public testing::Test {
     }
     return held;
   }
+  std::size_t EntriesIn(v1::KvTier tier) const { return index_.stats().tiers[tier].entries; }
 
   static constexpr WorkerSlot kSlot{3};
   static constexpr FeedId kOne{1};
   static constexpr FeedId kTwo{2};
 
-  PrefixIndex index_{{.most_entries = 1000}};
+  TieredIndex index_{{.most_entries = 1000}};
   WorkerKv kv_{index_, kSlot};
 };
 
@@ -86,6 +87,61 @@ TEST_F(WorkerKvTest, ASnapshotAndTheEventsAfterIt) {
   cleared.set_cleared(true);
   EXPECT_EQ(Events(kOne, 10, {cleared}), Outcome::kTaken);
   EXPECT_EQ(Held(), (std::vector<int>{8}));
+}
+
+TEST_F(WorkerKvTest, EachTierIsFollowedForItself) {
+  v1::KvSnapshot host = Part(7, {1, 2, 3}, false, false);
+  host.set_tier(v1::KV_TIER_HOST);
+  v1::KvSnapshot disk = Part(7, {4}, false, true);
+  disk.set_tier(v1::KV_TIER_DISK);
+  EXPECT_EQ(*kv_.TakeSnapshot(kOne, Part(7, {1, 2}, true, false)), Outcome::kTaken);
+  EXPECT_EQ(*kv_.TakeSnapshot(kOne, host), Outcome::kTaken);
+  EXPECT_EQ(*kv_.TakeSnapshot(kOne, disk), Outcome::kTaken);
+  EXPECT_EQ(EntriesIn(v1::KV_TIER_DEVICE), 2u);
+  EXPECT_EQ(EntriesIn(v1::KV_TIER_HOST), 3u);
+  EXPECT_EQ(EntriesIn(v1::KV_TIER_DISK), 1u);
+
+  // Evicted from the device, and found in the host's memory.
+  EXPECT_EQ(Events(kOne, 7, {Change({}, {1, 2})}), Outcome::kTaken);
+  EXPECT_EQ(Held(), (std::vector<int>{1, 2, 3, 4}));
+  v1::KvEvent moved = Change({5}, {1});
+  moved.set_tier(v1::KV_TIER_HOST);
+  EXPECT_EQ(Events(kOne, 8, {moved}), Outcome::kTaken);
+  EXPECT_EQ(Held(), (std::vector<int>{2, 3, 4, 5}));
+  v1::KvEvent cleared = Change({6});
+  cleared.set_tier(v1::KV_TIER_HOST);
+  cleared.set_cleared(true);
+  EXPECT_EQ(Events(kOne, 9, {cleared}), Outcome::kTaken);
+  EXPECT_EQ(Held(), (std::vector<int>{4, 6})) << "the disk keeps what it has";
+
+  EXPECT_TRUE(kv_.Drop(kOne));
+  EXPECT_EQ(index_.stats().entries, 0u);
+}
+
+TEST_F(WorkerKvTest, ASnapshotReplacesAllTiers) {
+  v1::KvSnapshot disk = Part(7, {4}, true, true);
+  disk.set_tier(v1::KV_TIER_DISK);
+  EXPECT_EQ(*kv_.TakeSnapshot(kOne, disk), Outcome::kTaken);
+  EXPECT_EQ(Snapshot(kOne, 9, {1}), Outcome::kTaken);
+  EXPECT_EQ(Held(), (std::vector<int>{1}));
+  EXPECT_EQ(EntriesIn(v1::KV_TIER_DISK), 0u);
+}
+
+TEST_F(WorkerKvTest, ATierThatThereIsNoneOfIsRefusedWhole) {
+  Snapshot(kOne, 7, {1});
+  v1::KvEvents events;
+  events.set_first_event(7);
+  *events.add_events() = Change({2});
+  *events.add_events() = Change({3});
+  events.mutable_events(1)->set_tier(static_cast<v1::KvTier>(7));
+  EXPECT_EQ(kv_.TakeEvents(kOne, events).status(),
+            absl::InvalidArgumentError("events.tier: 7 is no tier"));
+  v1::KvSnapshot part = Part(9, {4}, true, true);
+  part.set_tier(static_cast<v1::KvTier>(-1));
+  EXPECT_EQ(kv_.TakeSnapshot(kOne, part).status(),
+            absl::InvalidArgumentError("snapshot.tier: -1 is no tier"));
+  EXPECT_EQ(Held(), (std::vector<int>{1}));
+  EXPECT_EQ(Events(kOne, 7, {Change({5})}), Outcome::kTaken);
 }
 
 TEST_F(WorkerKvTest, ASnapshotInPartsIsWholeWithTheLast) {
