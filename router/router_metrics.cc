@@ -22,6 +22,19 @@ std::string RoleName(v1::Role role) {
   }
 }
 
+std::string TierName(v1::KvTier tier) {
+  switch (tier) {
+    case v1::KV_TIER_DEVICE:
+      return "device";
+    case v1::KV_TIER_HOST:
+      return "host";
+    case v1::KV_TIER_DISK:
+      return "disk";
+    default:
+      return "unknown";
+  }
+}
+
 // The status names an outcome "path/REASON", or by its code.
 void AddOutcomes(MetricFamilies& out, const v1::StatusResponse& status) {
   const std::map<std::string, std::uint64_t> outcomes(status.requests().begin(),
@@ -68,6 +81,17 @@ void AddIndex(MetricFamilies& out, const v1::PrefixIndexStatus& index) {
               index.query_tokens());
   out.Counter("baton_router_prefix_hit_tokens_total", "Of these, held by the worker chosen.",
               index.hit_tokens());
+  // Not labels of the families above: their samples would count twice in a sum.
+  out.BeginGauges("baton_router_prefix_index_tier_entries",
+                  "Pairs of block and worker that are known, by the tier that holds the block.");
+  for (const v1::PrefixIndexStatus::Tier& tier : index.tiers()) {
+    out.Value({{"tier", TierName(tier.tier())}}, static_cast<double>(tier.entries()));
+  }
+  out.BeginCounters("baton_router_prefix_tier_hit_tokens_total",
+                    "Hit tokens, by the quickest tier of the worker chosen that holds them.");
+  for (const v1::PrefixIndexStatus::Tier& tier : index.tiers()) {
+    out.Count({{"tier", TierName(tier.tier())}}, static_cast<double>(tier.hit_tokens()));
+  }
 }
 
 void AddCrossover(MetricFamilies& out, const v1::StatusResponse& status) {

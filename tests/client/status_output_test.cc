@@ -72,6 +72,21 @@ TEST(StatusOutput, ShowsARouterAndItsFleet) {
   }
 }
 
+TEST(StatusOutput, TiersAreShownWhereBlocksAreElsewhereThanOnDevices) {
+  v1::StatusResponse status = RouterStatus(1);
+  for (const v1::KvTier tier : {v1::KV_TIER_DEVICE, v1::KV_TIER_HOST, v1::KV_TIER_DISK}) {
+    status.mutable_prefix_index()->add_tiers()->set_tier(tier);
+  }
+  status.mutable_prefix_index()->mutable_tiers(0)->set_entries(1);
+  status.mutable_prefix_index()->mutable_tiers(0)->set_hit_tokens(50);
+  EXPECT_FALSE(Has(DescribeStatus(status), "tiers"));
+  status.mutable_prefix_index()->mutable_tiers(2)->set_entries(40);
+  status.mutable_prefix_index()->mutable_tiers(2)->set_hit_tokens(20);
+  EXPECT_TRUE(Has(DescribeStatus(status),
+                  "device 1 entry, hits 25%; host 0 entries, hits 0%; disk 40 entries, hits 10%\n"))
+      << DescribeStatus(status);
+}
+
 TEST(StatusOutput, TheCrossoverStandsBesideTheConfiguredLimit) {
   v1::StatusResponse status = RouterStatus(1);
   v1::Crossover& crossover = *status.mutable_crossover();

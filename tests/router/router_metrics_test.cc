@@ -40,6 +40,12 @@ v1::StatusResponse FleetStatus(int workers) {
   requests["RESOURCE_EXHAUSTED"] = 3;
   status.mutable_prefix_index()->set_entries(123);
   status.mutable_prefix_index()->set_bytes(4567);
+  for (const v1::KvTier tier : {v1::KV_TIER_DEVICE, v1::KV_TIER_HOST, v1::KV_TIER_DISK}) {
+    v1::PrefixIndexStatus::Tier& of_tier = *status.mutable_prefix_index()->add_tiers();
+    of_tier.set_tier(tier);
+    of_tier.set_entries(100 + static_cast<unsigned>(tier));
+    of_tier.set_hit_tokens(160 * (1 + static_cast<unsigned>(tier)));
+  }
   status.mutable_crossover()->set_known(true);
   status.mutable_crossover()->set_pays(true);
   status.mutable_crossover()->set_prompt_tokens(384);
@@ -81,6 +87,12 @@ TEST(RouterMetrics, PathsReasonsAndErrorsAddUpToTheRequests) {
         "baton_worker_up{worker=\"10.0.0.1:7000\",role=\"prefill\",model_name=\"tiny\"} 0\n",
         "baton_worker_up{worker=\"10.0.0.2:7000\",role=\"decode\",model_name=\"tiny\"} 0\n",
         "baton_router_prefix_index_bytes{model_name=\"tiny\"} 4567\n",
+        "baton_router_prefix_index_entries{model_name=\"tiny\"} 123\n",
+        "baton_router_prefix_index_tier_entries{tier=\"device\",model_name=\"tiny\"} 100\n",
+        "baton_router_prefix_index_tier_entries{tier=\"host\",model_name=\"tiny\"} 101\n",
+        "baton_router_prefix_index_tier_entries{tier=\"disk\",model_name=\"tiny\"} 102\n",
+        "baton_router_prefix_tier_hit_tokens_total{tier=\"device\",model_name=\"tiny\"} 160\n",
+        "baton_router_prefix_tier_hit_tokens_total{tier=\"disk\",model_name=\"tiny\"} 480\n",
         "baton_router_crossover_tokens{model_name=\"tiny\"} 384\n",
         "baton_router_queued_requests{model_name=\"tiny\"} 9\n",
         "baton_router_refused_total{model_name=\"tiny\"} 3\n"}) {
