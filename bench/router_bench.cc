@@ -18,6 +18,7 @@ struct RouterBenchFlags {
   std::int64_t decode_workers = 500;
   std::int64_t prefill_workers = 500;
   std::int64_t indexed_blocks = 1'000'000;
+  std::int64_t slower_blocks = 0;
   std::int64_t prompt_tokens = 4096;
   std::int64_t decisions = 20'000;
   std::int64_t seed = 1;
@@ -37,6 +38,8 @@ void AddFlags(Flags& flags, RouterBenchFlags& settings) {
                 "and prefill workers that go with them");
   flags.Integer("indexed-blocks", &settings.indexed_blocks, 256, 16'000'000,
                 "blocks that the index knows meanwhile, each on one worker; hot ones come on top");
+  flags.Integer("slower-blocks", &settings.slower_blocks, 0, 16'000'000,
+                "of these, blocks that host memory has at some worker too, and as many on disks");
   flags.Integer("prompt-tokens", &settings.prompt_tokens, 1024, 131'072,
                 "length of the prompts that are timed");
   flags.Integer("decisions", &settings.decisions, 100, 100'000'000,
@@ -59,6 +62,7 @@ RouterBenchOptions ToOptions(const RouterBenchFlags& settings) {
       .decision = {.decode_workers = static_cast<std::uint32_t>(settings.decode_workers),
                    .prefill_workers = static_cast<std::uint32_t>(settings.prefill_workers),
                    .indexed_blocks = static_cast<std::size_t>(settings.indexed_blocks),
+                   .slower_blocks = static_cast<std::size_t>(settings.slower_blocks),
                    .prompt_tokens = static_cast<std::size_t>(settings.prompt_tokens),
                    .decisions = static_cast<int>(settings.decisions),
                    .seed = static_cast<std::uint64_t>(settings.seed)},

@@ -10,8 +10,9 @@
 
 #include "common/block_hash.h"
 #include "common/check.h"
-#include "router/prefix_index.h"
 #include "router/route_policy.h"
+#include "router/tier_loads.h"
+#include "router/tiered_index.h"
 
 namespace baton {
 namespace {
@@ -63,6 +64,9 @@ class DecisionBench {
     BATON_CHECK(setup.decode_workers > 0);
     transport_ = costs.rates().transports.empty() ? TransportRate{"tcp", 0.001, 1e9}
                                                   : costs.rates().transports.front();
+    tier_loads_ =
+        LoadsOf(NominalTierRates(),
+                static_cast<std::size_t>(kBlockTokens * costs.rates().kv_bytes_per_token));
     FillIndex();
     MakePrompts();
     MakeLoads();
@@ -70,7 +74,7 @@ class DecisionBench {
 
   DecisionFigures Measure() {
     DecisionFigures figures;
-    const PrefixIndex::Stats stats = index_.stats();
+    const TieredIndex::Stats stats = index_.stats();
     figures.index_entries = stats.entries;
     figures.index_blocks = stats.blocks;
     figures.index_bytes_per_entry = first_bytes_per_entry_;
@@ -113,21 +117,28 @@ class DecisionBench {
     const std::size_t chain_blocks = setup_.prompt_tokens / kBlockTokens;
     for (std::size_t blocks = 0; blocks < setup_.indexed_blocks; blocks += chain_blocks) {
       cached_.push_back(RandomTokens(setup_.prompt_tokens));
-      index_.Add(WorkerSlot(Below(workers())), HashesOf(cached_.back()));
+      index_.Add(v1::KV_TIER_DEVICE, WorkerSlot(Below(workers())), HashesOf(cached_.back()));
     }
-    const PrefixIndex::Stats stats = index_.stats();
+    // Of the one tier that is in use: the others take no more for more blocks.
+    const PrefixIndex::Stats stats = index_.stats().tiers[v1::KV_TIER_DEVICE];
     first_bytes_per_entry_ = static_cast<double>(stats.bytes) / static_cast<double>(stats.entries);
     for (std::size_t i = 0; i < 100; ++i) {
       const Hashes chain = HashesOf(cached_[i % cached_.size()]);
       for (int more = 0; more < 4; ++more) {
-        index_.Add(WorkerSlot(Below(workers())), chain);
+        index_.Add(v1::KV_TIER_DEVICE, WorkerSlot(Below(workers())), chain);
       }
+    }
+    std::size_t slower = 0;
+    for (std::size_t i = 0; slower < setup_.slower_blocks; ++i, slower += chain_blocks) {
+      const Hashes chain = HashesOf(cached_[i % cached_.size()]);
+      index_.Add(v1::KV_TIER_HOST, WorkerSlot(Below(workers())), chain);
+      index_.Add(v1::KV_TIER_DISK, WorkerSlot(Below(workers())), chain);
     }
     shared_ = RandomTokens(kSharedTokens);
     hot_ = RandomTokens(setup_.prompt_tokens);
     for (std::uint32_t worker = 0; worker < workers(); ++worker) {
-      index_.Add(WorkerSlot(worker), HashesOf(shared_));
-      index_.Add(WorkerSlot(worker), HashesOf(hot_));
+      index_.Add(v1::KV_TIER_DEVICE, WorkerSlot(worker), HashesOf(shared_));
+      index_.Add(v1::KV_TIER_DEVICE, WorkerSlot(worker), HashesOf(hot_));
     }
   }
 
@@ -183,7 +194,7 @@ class DecisionBench {
 
   double MeasureMatching() {
     std::vector<double> times;
-    PrefixMatches matches;
+    TieredMatches matches;
     for (int i = 0; i < 4000; ++i) {
       const Hashes& prompt = prompts_[static_cast<std::size_t>(i) % prompts_.size()];
       const double begin = ProcessorMicroseconds();
@@ -193,12 +204,12 @@ class DecisionBench {
     return Percentile(std::move(times), 0.5);
   }
 
-  RouteCandidate Candidate(std::uint32_t number, const PrefixMatches& matches) const {
+  RouteCandidate Candidate(std::uint32_t number, const TieredMatches& matches) const {
     const WorkerSlot slot(number);
     return {.worker = slot,
             .identity = number + 1,
             .layout = 1,
-            .cached_tokens = matches.of(slot) * kBlockTokens,
+            .cached_tokens = matches.device.of(slot) * kBlockTokens,
             .in_flight = in_flight_[number],
             .dispatched = number,
             .load = loads_[number],
@@ -206,10 +217,22 @@ class DecisionBench {
             .transport = &transport_};
   }
 
+  // As RouteChooser does.
+  void UseTiers(const TieredMatches& matches, std::vector<RouteCandidate>& candidates) const {
+    if (matches.runs.empty()) {
+      return;
+    }
+    for (RouteCandidate& candidate : candidates) {
+      if (const HeldRuns* held = matches.beyond_device(candidate.worker); held != nullptr) {
+        UsePrefix(*held, tier_loads_, setup_.prompt_tokens, candidate);
+      }
+    }
+  }
+
   Samples MeasureChoices() {
     const auto policy = MakeRoutePolicy(RoutePolicyKind::kPrefix);
     Samples samples;
-    PrefixMatches matches;
+    TieredMatches matches;
     RouteCandidates candidates;
     std::size_t split = 0;
     for (int i = 0; i < setup_.decisions; ++i) {
@@ -226,6 +249,8 @@ class DecisionBench {
         (worker < setup_.decode_workers ? candidates.decode : candidates.prefill)
             .push_back(Candidate(worker, matches));
       }
+      UseTiers(matches, candidates.decode);
+      UseTiers(matches, candidates.prefill);
       const auto decision = policy->Choose(request, candidates, {});
       samples.processor_us.push_back(ProcessorMicroseconds() - processor_begin);
       samples.clock_us.push_back(MicrosecondsSince(begin));
@@ -242,7 +267,7 @@ class DecisionBench {
     std::vector<std::pair<WorkerSlot, Hashes>> kept(kKept);
     for (std::size_t i = 0; !stop.load(); ++i) {
       auto& [worker, chain] = kept[i % kKept];
-      index_.Remove(worker, chain);
+      index_.Remove(v1::KV_TIER_DEVICE, worker, chain);
       std::uint64_t done = chain.size();
       worker = WorkerSlot(static_cast<std::uint32_t>(random() % workers()));
       chain.resize(64);
@@ -251,7 +276,7 @@ class DecisionBench {
           byte = static_cast<std::uint8_t>(random());
         }
       }
-      index_.Add(worker, chain);
+      index_.Add(v1::KV_TIER_DEVICE, worker, chain);
       done += chain.size();
       updates.fetch_add(done);
       updates.notify_one();
@@ -261,8 +286,9 @@ class DecisionBench {
   const DecisionSetup setup_;
   const CostModel& costs_;
   std::mt19937_64 random_;
-  mutable PrefixIndex index_;  // thread-safe
+  mutable TieredIndex index_;  // thread-safe
   TransportRate transport_;
+  TierLoads tier_loads_;
   const PrefixHash root_ = RootHash({});
   std::vector<std::vector<TokenId>> cached_;  // chains on one worker, some on five
   std::vector<TokenId> shared_;               // on all

@@ -11,6 +11,7 @@ struct DecisionSetup {
   std::uint32_t decode_workers = 500;
   std::uint32_t prefill_workers = 500;
   std::size_t indexed_blocks = 1'000'000;
+  std::size_t slower_blocks = 0;  // of these, that host memory and disks of other workers have too
   std::size_t prompt_tokens = 4096;
   int decisions = 20'000;
   std::uint64_t seed = 1;

@@ -21,6 +21,7 @@ class SimulatedCache {
   // nullopt: without bound.
   explicit SimulatedCache(std::optional<std::size_t> most_blocks) : most_blocks_(most_blocks) {}
 
+  bool Holds(const PrefixHash& block) const { return places_.contains(block); }
   // Leading blocks that are there.
   std::size_t Matched(std::span<const PrefixHash> chain) const;
 

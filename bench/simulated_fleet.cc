@@ -10,7 +10,7 @@
 #include "bench/simulated_cache.h"
 #include "common/check.h"
 #include "router/policy_load.h"
-#include "router/prefix_index.h"
+#include "router/tiered_index.h"
 
 namespace baton {
 namespace {
@@ -31,9 +31,30 @@ struct Event {
 };
 
 struct SimulatedWorker {
-  explicit SimulatedWorker(std::optional<std::size_t> most_blocks) : cache(most_blocks) {}
+  explicit SimulatedWorker(const ReplaySetup& setup)
+      : cache(setup.blocks_per_worker), host(setup.host_blocks_per_worker) {}
+
+  // The leading blocks that are in either cache.
+  HeldRuns Held(std::span<const PrefixHash> chain) const {
+    HeldRuns held;
+    for (const PrefixHash& block : chain) {
+      const auto tier = cache.Holds(block) ? v1::KV_TIER_DEVICE : v1::KV_TIER_HOST;
+      if (tier == v1::KV_TIER_HOST && !host.Holds(block)) {
+        break;
+      }
+      // A run of the device's blocks ends with the first one that is not there.
+      const bool on_device = held.front().blocks == held.back().blocks;
+      for (std::size_t run = tier == v1::KV_TIER_DEVICE && on_device ? 0 : 1; run < held.size();
+           ++run) {
+        ++held[run].blocks;
+        ++held[run].in_tier[tier];
+      }
+    }
+    return held;
+  }
 
   SimulatedCache cache;
+  SimulatedCache host;            // what the other one has evicted
   std::deque<std::size_t> queue;  // of requests; the first one is being computed
   WorkerLoad decoding;            // queued_prefill_tokens is unused
   double prefill_seconds = 0;
@@ -53,8 +74,9 @@ class Simulation {
         setup_(setup),
         policy_(MakeRoutePolicy(setup.policy)),
         index_({.most_entries = 4 << 20}),
+        tier_loads_(MakeTierLoads(costs, setup)),
         random_(setup.seed),
-        workers_(setup.workers, SimulatedWorker(setup.blocks_per_worker)),
+        workers_(setup.workers, SimulatedWorker(setup)),
         arrivals_(requests.size()),
         loads_(requests.size()) {}
 
@@ -75,6 +97,13 @@ class Simulation {
   }
 
  private:
+  static TierLoads MakeTierLoads(const CostModel& costs, const ReplaySetup& setup) {
+    PerTier<TransportRate> rates = NominalTierRates();
+    rates[v1::KV_TIER_HOST] = setup.host_rate;
+    return LoadsOf(rates,
+                   static_cast<std::size_t>(kBlockTokens * costs.rates().kv_bytes_per_token));
+  }
+
   void Plan(double seconds, EventKind kind, std::uint32_t worker, std::size_t request) {
     events_.push({seconds, planned_++, kind, worker, request});
   }
@@ -106,11 +135,14 @@ class Simulation {
       const WorkerSlot slot(i);
       candidates.decode.push_back({.worker = slot,
                                    .identity = i + 1,
-                                   .cached_tokens = matches_.of(slot) * kBlockTokens,
+                                   .cached_tokens = matches_.device.of(slot) * kBlockTokens,
                                    .in_flight = workers_[i].requests,
                                    .dispatched = workers_[i].dispatched,
                                    .load = WithInFlight({}, workers_[i].in_flight),
                                    .costs = &costs_});
+      if (const HeldRuns* held = matches_.beyond_device(slot); held != nullptr) {
+        UsePrefix(*held, tier_loads_, requests_[request].prompt_tokens(), candidates.decode.back());
+      }
     }
     const RouteRequest wish{.prompt_tokens = requests_[request].prompt_tokens(),
                             .number = request,
@@ -132,16 +164,22 @@ class Simulation {
   void Compute(std::uint32_t number) {
     SimulatedWorker& worker = workers_[number];
     const ReplayRequest& request = requests_[worker.queue.front()];
-    const std::size_t matched = worker.cache.Matched(request.hashes);
+    // It loads where that is quicker than computing, as a router expects of it.
+    RouteCandidate used{.load = worker.decoding, .costs = &costs_};
+    const HeldRuns held = worker.Held(request.hashes);
+    UsePrefix(held, tier_loads_, request.prompt_tokens(), used);
     result_.blocks += request.hashes.size();
-    result_.hit_blocks += matched;
+    result_.hit_blocks += used.cached_tokens / kBlockTokens;
+    result_.loaded_blocks += used.load_seconds > 0 ? held.back().in_tier[v1::KV_TIER_HOST] : 0;
     // Of a prompt that is wholly cached the last token is computed again.
-    const std::size_t cached = std::min(matched * kBlockTokens, request.prompt_tokens() - 1);
+    const std::size_t cached =
+        std::min<std::size_t>(used.cached_tokens, request.prompt_tokens() - 1);
     const FirstTokenTime time = costs_.PredictColocated(
         {static_cast<double>(request.prompt_tokens()), static_cast<double>(cached)},
         worker.decoding);
-    worker.prefill_seconds += time.first_token_seconds();
-    Plan(now_ + time.first_token_seconds(), EventKind::kPrefilled, number, worker.queue.front());
+    const double seconds = used.load_seconds + time.first_token_seconds();
+    worker.prefill_seconds += seconds;
+    Plan(now_ + seconds, EventKind::kPrefilled, number, worker.queue.front());
   }
 
   void OnPrefilled(std::uint32_t number, std::size_t index) {
@@ -150,8 +188,13 @@ class Simulation {
     const auto context = static_cast<double>(request.prompt_tokens());
     times_.push_back(now_ - arrivals_[index]);
     const SimulatedCache::Changes changes = worker.cache.Use(request.hashes);
-    index_.Add(WorkerSlot(number), changes.stored);
-    index_.Remove(WorkerSlot(number), changes.removed);
+    index_.Add(v1::KV_TIER_DEVICE, WorkerSlot(number), changes.stored);
+    // The last one to go is the one that was used last.
+    const std::vector<PrefixHash> evicted(changes.removed.rbegin(), changes.removed.rend());
+    const SimulatedCache::Changes host_changes = worker.host.Use(evicted);
+    index_.Add(v1::KV_TIER_HOST, WorkerSlot(number), host_changes.stored);
+    index_.Remove(v1::KV_TIER_HOST, WorkerSlot(number), host_changes.removed);
+    index_.Remove(v1::KV_TIER_DEVICE, WorkerSlot(number), changes.removed);
 
     const InFlightLoad computed{.prefill_tokens = loads_[index].prefill_tokens};
     worker.in_flight -= computed;
@@ -192,7 +235,7 @@ class Simulation {
       result_.busy += worker.prefill_seconds / now_ / workers;
       result_.largest_share =
           std::max(result_.largest_share, static_cast<double>(worker.dispatched) * workers / count);
-      result_.cached_blocks += worker.cache.size();
+      result_.cached_blocks += worker.cache.size() + worker.host.size();
     }
     return result_;
   }
@@ -201,8 +244,9 @@ class Simulation {
   const CostModel& costs_;
   const ReplaySetup setup_;
   const std::unique_ptr<RoutePolicy> policy_;
-  PrefixIndex index_;
-  PrefixMatches matches_;
+  TieredIndex index_;
+  TieredMatches matches_;
+  const TierLoads tier_loads_;
   std::mt19937_64 random_;
   std::vector<SimulatedWorker> workers_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -139,5 +139,28 @@ TEST(Replay, PrefixFindsMoreThanRoundRobin) {
   EXPECT_LT(prefix.first_token_seconds, round_robin.first_token_seconds);
 }
 
+// T66: what host memory has is neither forgotten nor over-counted.
+TEST(Replay, HostMemoryIsWorthWhatItIsQuickerThanComputing) {
+  const std::vector<ReplayRequest> requests = Conversations(8);
+  ReplaySetup setup{.policy = RoutePolicyKind::kPrefix, .blocks_per_worker = 100, .speed = {}};
+  const ReplayResult device = Replay(requests, Costs(), setup);
+  EXPECT_EQ(device.loaded_blocks, 0u);
+
+  setup.host_blocks_per_worker = 300;
+  setup.host_rate = {.name = "host", .fixed_seconds = 0.001, .bytes_per_second = 16e6};
+  const ReplayResult quick = Replay(requests, Costs(), setup);  // 1 ms a block; computing: 16 ms
+  EXPECT_GT(quick.loaded_blocks, 0u);
+  EXPECT_GT(quick.hit_rate(), 1.2 * device.hit_rate());
+  EXPECT_LT(quick.first_token_seconds, 0.9 * device.first_token_seconds);
+  EXPECT_NEAR(quick.first_token_seconds, quick.predicted_first_token_seconds, 1e-6);
+  EXPECT_EQ(quick.index_entries, quick.cached_blocks);
+
+  setup.host_rate.bytes_per_second = 0.9e6;  // 17.8 ms a block
+  const ReplayResult slow = Replay(requests, Costs(), setup);
+  EXPECT_EQ(slow.loaded_blocks, 0u);
+  EXPECT_EQ(slow.hit_blocks, device.hit_blocks);
+  EXPECT_EQ(slow.first_token_seconds, device.first_token_seconds);
+}
+
 }  // namespace
 }  // namespace baton
