@@ -165,16 +165,21 @@ void BenchMatMul(Backend& backend) {
 void BenchAttention(Backend& backend) {
   constexpr int kContext = 2048;
   constexpr int kBlocks = kContext / kBlockTokens;
+  // As in a step, where the weights have been read since: no cache holds what is attended to.
+  constexpr int kPools = 8;
   const KvLayout layout = backend.LayoutFor(kLayers, kKvHeads, kHeadDim);
-  auto memory = backend.Allocate(kBlocks * layout.block_bytes());
+  auto memory = backend.Allocate(kPools * kBlocks * layout.block_bytes());
   Check(memory.status());
-  const KvPoolView pool = MakeKvPoolView((*memory)->data(), kBlocks, layout);
+  const KvPoolView pool = MakeKvPoolView((*memory)->data(), kPools * kBlocks, layout);
   auto rope = backend.MakeRopeTable(RopeFrequencies(kHeadDim, 100000), kContext + 1);
   Check(rope.status());
-  std::vector<BlockId> blocks;
-  for (int i = 0; i < kBlocks; ++i) {
-    blocks.push_back(BlockId(static_cast<std::uint32_t>(i * 37 % kBlocks)));
+  std::vector<std::vector<BlockId>> pools(kPools);
+  for (int i = 0; i < kPools * kBlocks; ++i) {
+    const int slot = i / kBlocks * kBlocks + i * 37 % kBlocks;
+    pools[static_cast<std::size_t>(i / kBlocks)].push_back(
+        BlockId(static_cast<std::uint32_t>(slot)));
   }
+  const std::vector<BlockId>& blocks = pools[0];
   std::vector<float> fused(static_cast<std::size_t>(kContext) * 15 * kHeadDim);
   for (std::size_t i = 0; i < fused.size(); ++i) {
     fused[i] = std::sin(static_cast<float>(i % 1000));
@@ -206,9 +211,11 @@ void BenchAttention(Backend& backend) {
            }
          });
 
-  const std::vector<SegmentRef> segments = {{.blocks = blocks, .tokens = kContext}};
+  std::size_t turn = 0;
   std::vector<BFloat16> output(static_cast<std::size_t>(kContext) * kHeads * kHeadDim);
   const auto attend = [&](int first, int rows) {
+    const std::vector<SegmentRef> segments = {
+        {.blocks = pools[turn++ % kPools], .tokens = kContext}};
     std::vector<int> row_segments;
     std::vector<int> entry_segment(static_cast<std::size_t>(rows), 0);
     std::vector<int> delta;
