@@ -113,6 +113,18 @@ void DecodeSession::CancelWith(const absl::Status& why) {
   }
 }
 
+void DecodeSession::GiveUpUnlessBegun(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (observer_ == nullptr || tokens_ > 0) {
+      return;
+    }
+    EndSpan(why);
+    std::exchange(observer_, nullptr)->OnError(why);
+  }
+  CancelWith(why);
+}
+
 absl::StatusOr<SequenceId> DecodeSession::SubmitLeader(SequenceRequest request, DecodeJob job) {
   if (!job.prefill.empty()) {
     request.kind = SequenceKind::kImport;

@@ -60,6 +60,9 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
 
   void Cancel() override;
   void CancelWith(const absl::Status& why);
+  // Unless something has come of it already: ends it for its observer now, whenever the engine gets
+  // to it.
+  void GiveUpUnlessBegun(const absl::Status& why);
 
  private:
   class ChoiceSink;

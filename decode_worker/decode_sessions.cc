@@ -108,18 +108,26 @@ std::size_t DecodeSessions::InFlight() const {
   return sessions_.size();
 }
 
-void DecodeSessions::CancelRest(const absl::Status& why) {
-  std::vector<std::shared_ptr<DecodeSession>> rest;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [number, session] : sessions_) {
-      if (auto alive = session.lock()) {
-        rest.push_back(std::move(alive));
-      }
+std::vector<std::shared_ptr<DecodeSession>> DecodeSessions::Alive() const {
+  std::vector<std::shared_ptr<DecodeSession>> all;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [number, session] : sessions_) {
+    if (auto alive = session.lock()) {
+      all.push_back(std::move(alive));
     }
   }
-  for (const auto& session : rest) {
+  return all;
+}
+
+void DecodeSessions::CancelRest(const absl::Status& why) {
+  for (const auto& session : Alive()) {
     session->CancelWith(why);
+  }
+}
+
+void DecodeSessions::GiveUpWaiting(const absl::Status& why) {
+  for (const auto& session : Alive()) {
+    session->GiveUpUnlessBegun(why);
   }
 }
 

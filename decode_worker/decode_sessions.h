@@ -41,7 +41,12 @@ class DecodeSessions final : public DrainTarget {
   std::size_t InFlight() const override;
   void CancelRest(const absl::Status& why) override;
 
+  // The engine hangs: requests of which nothing has come end now, so that somebody else can serve
+  // them; the others wait for it.
+  void GiveUpWaiting(const absl::Status& why);
+
  private:
+  std::vector<std::shared_ptr<DecodeSession>> Alive() const;
   void Remove(std::uint64_t number);
   std::shared_ptr<IncomingHandoff> MakeHandoff(HandoffPlan plan,
                                                IncomingHandoff::Reporter reporter);

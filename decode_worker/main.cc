@@ -68,7 +68,8 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
     core->reports().EndStreams();
   });
   server->SetReady(true);
-  const std::unique_ptr<StallWatch> watch = WatchEngine(flags, *core, *server);
+  const std::unique_ptr<StallWatch> watch = WatchEngine(
+      flags, *core, *server, [&sessions](const absl::Status& why) { sessions.GiveUpWaiting(why); });
   BothDoors doors(completions, sessions);
   return server->Run(doors);
 }

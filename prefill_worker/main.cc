@@ -34,7 +34,8 @@ absl::StatusOr<int> Serve(const WorkerFlags& flags) {
     core->reports().EndStreams();
   });
   server->SetReady(true);
-  const std::unique_ptr<StallWatch> watch = WatchEngine(flags, *core, *server);
+  const std::unique_ptr<StallWatch> watch = WatchEngine(
+      flags, *core, *server, [&prefill](const absl::Status& why) { prefill.GiveUpCalls(why); });
   return server->Run(prefill);
 }
 

@@ -110,7 +110,8 @@ grpc::ServerWriteReactor<v1::PrefillEvent>* PrefillService::Prefill(
       core_, *std::move(ticket), std::make_shared<StreamObserver>(handle, *request, core_.spans()));
   {
     absl::MutexLock lock(&mutex_);
-    handoffs_[*number] = handoff;
+    handoffs_[*number] = {.handoff = handoff,
+                          .end = [handle](const absl::Status& why) { handle->End(why); }};
   }
   sequence->deadline = DeadlineOf(*context);
   handoff->Begin(*std::move(sequence), [this, number = *number] { Remove(number); });
@@ -179,14 +180,30 @@ void PrefillService::CancelRest(const absl::Status& why) {
   std::vector<std::shared_ptr<OutgoingHandoff>> rest;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [number, handoff] : handoffs_) {
-      if (auto alive = handoff.lock()) {
+    for (const auto& [number, call] : handoffs_) {
+      if (auto alive = call.handoff.lock()) {
         rest.push_back(std::move(alive));
       }
     }
   }
   for (const auto& handoff : rest) {
     handoff->Cancel(why);
+  }
+}
+
+void PrefillService::GiveUpCalls(const absl::Status& why) {
+  CancelRest(why);
+  std::vector<std::function<void(const absl::Status&)>> ends;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [number, call] : handoffs_) {
+      if (call.end) {
+        ends.push_back(call.end);
+      }
+    }
+  }
+  for (const auto& end : ends) {
+    end(why);
   }
 }
 

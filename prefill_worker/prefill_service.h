@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -31,7 +32,16 @@ class PrefillService final : public v1::PrefillWorker::CallbackService, public D
   std::size_t InFlight() const override;
   void CancelRest(const absl::Status& why) override;
 
+  // The engine hangs: ends every call now, whenever the engine gets to its sequence, so that the
+  // decode workers go on without it.
+  void GiveUpCalls(const absl::Status& why);
+
  private:
+  struct Call {
+    std::weak_ptr<OutgoingHandoff> handoff;        // null at first
+    std::function<void(const absl::Status&)> end;  // the stream's, harmless when it has ended
+  };
+
   absl::StatusOr<HandoffTicket> CheckRequest(const v1::PrefillRequest& request) const;
   // UNAVAILABLE while draining.
   absl::StatusOr<std::uint64_t> Admit();
@@ -42,8 +52,7 @@ class PrefillService final : public v1::PrefillWorker::CallbackService, public D
   mutable absl::Mutex mutex_;
   bool accepting_ ABSL_GUARDED_BY(mutex_) = true;
   std::uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::uint64_t, std::weak_ptr<OutgoingHandoff>> handoffs_
-      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::uint64_t, Call> handoffs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton

@@ -48,11 +48,12 @@ absl::StatusOr<std::unique_ptr<Registrar>> StartRegistrar(const WorkerFlags& fla
 
 std::unique_ptr<StallWatch> WatchEngine(const WorkerFlags& flags,
                                         WorkerCore& core,
-                                        GrpcServer& server) {
+                                        GrpcServer& server,
+                                        std::function<void(const absl::Status& why)> give_up) {
   const std::chrono::milliseconds limit(flags.stalled_after_ms);
   return std::make_unique<StallWatch>(
       [&core] { return core.engine().signs_of_life(); },
-      [&core, &server, limit](bool stalled) {
+      [&core, &server, limit, give_up = std::move(give_up)](bool stalled) {
         if (stalled) {
           LogEvent(LogLevel::kError, "engine.stalled", {{"silent_ms", limit.count()}});
         } else {
@@ -60,6 +61,9 @@ std::unique_ptr<StallWatch> WatchEngine(const WorkerFlags& flags,
         }
         core.SetStalled(stalled);
         server.SetReady(!stalled);
+        if (stalled) {
+          give_up(core.CheckAlive());
+        }
       },
       StallLimits{.stalled_after = limit});
 }

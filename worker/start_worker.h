@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -20,10 +21,12 @@ absl::StatusOr<std::unique_ptr<WorkerCore>> StartWorker(const WorkerFlags& flags
 absl::StatusOr<std::unique_ptr<Registrar>> StartRegistrar(const WorkerFlags& flags,
                                                           WorkerCore& core);
 
-// Once the server serves: when the engine thread makes no step for too long the server is
-// NOT_SERVING and nothing new is taken, until it makes steps again. Destroyed before both.
+// Once the server serves: when the engine begins no operation for too long the server is
+// NOT_SERVING and nothing new is taken, until the engine goes on; `give_up` is to end what can be
+// done elsewhere. Destroyed before all that it uses.
 std::unique_ptr<StallWatch> WatchEngine(const WorkerFlags& flags,
                                         WorkerCore& core,
-                                        GrpcServer& server);
+                                        GrpcServer& server,
+                                        std::function<void(const absl::Status& why)> give_up);
 
 }  // namespace baton

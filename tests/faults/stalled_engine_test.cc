@@ -21,26 +21,28 @@ class StalledEngineTest : public FaultTest {
   std::string FailpointFolder() const override { return failpoints_.folder(); }
   int DecodeWorkers() const override { return 2; }
 
-  // Starts a request whose next step hangs, and waits until its worker says so.
-  std::unique_ptr<StreamedCompletion> Hang(ServerProcess& worker, const CompletionsClient& direct) {
-    EXPECT_TRUE(direct.IsServing());
-    failpoints_.Arm("engine.compute", "pause 1");
-    const TimePoint begin = Clock::System().Now();
-    auto stream = direct.Stream(GreedyRequest(TinyPrompt(1, 40), 20, v1::PATH_COLOCATED));
-    EXPECT_TRUE(failpoints_.WaitForHit("engine.compute", kPatience));
-    EXPECT_TRUE(WaitUntil([&] { return !direct.IsServing(); }, kNotServing));
-    Print("from the request to NOT_SERVING", begin);
-    EXPECT_TRUE(absl::StrContains(worker.process().ErrorOutput(), "engine.stalled"));
-    return stream;
-  }
-
   FailpointControl failpoints_;
 };
 
 TEST_F(StalledEngineTest, TheWorkerIsNotServingAndRequestsGoElsewhereUntilItGoesOn) {
   ServerProcess& hung = cluster().decode(0);
   const CompletionsClient direct(hung.address());
-  const auto stream = Hang(hung, direct);
+  const v1::CompleteRequest begun = GreedyRequest(TinyPrompt(1, 40), 3'000, v1::PATH_COLOCATED);
+  const Tokens expected = Expected(begun);
+  const auto stream = direct.Stream(begun);
+  ASSERT_TRUE(stream->WaitForTokens(1));
+  failpoints_.Arm("engine.compute", "pause 1");
+  ASSERT_TRUE(failpoints_.WaitForHit("engine.compute", kPatience));
+  const TimePoint begin = Clock::System().Now();
+  const auto waits = direct.Stream(GreedyRequest(TinyPrompt(2, 40), 20, v1::PATH_COLOCATED));
+  EXPECT_TRUE(direct.IsServing());
+  EXPECT_TRUE(WaitUntil([&] { return !direct.IsServing(); }, kNotServing));
+  Print("NOT_SERVING after", begin);
+  EXPECT_TRUE(absl::StrContains(hung.process().ErrorOutput(), "engine.stalled"));
+  // What had not begun need not wait here.
+  const std::optional<absl::Status> given_up = waits->WaitForEnd(Promised(kRecoveryBegins));
+  ASSERT_TRUE(given_up.has_value());
+  EXPECT_EQ(given_up->code(), absl::StatusCode::kUnavailable) << *given_up;
 
   // The router knows, says why, and sends everything to the other one.
   ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
@@ -67,27 +69,52 @@ TEST_F(StalledEngineTest, TheWorkerIsNotServingAndRequestsGoElsewhereUntilItGoes
   failpoints_.Release("engine.compute");
   EXPECT_TRUE(WaitUntil([&] { return direct.IsServing(); }, kNotServing));
   EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
-  EXPECT_EQ(stream->tokens(), Expected(GreedyRequest(TinyPrompt(1, 40), 20, v1::PATH_COLOCATED)));
+  EXPECT_EQ(stream->tokens(), expected) << "what had begun went on where it was";
   EXPECT_TRUE(cluster().WaitForUsableWorkers(3));
   EXPECT_TRUE(direct.Complete(GreedyRequest(TinyPrompt(2, 8), 2, v1::PATH_COLOCATED)).ok());
   EXPECT_TRUE(cluster().WaitUntilIdle());
 }
 
-// A prefill worker is left out of routes as well.
+// A request that a router has sent there is answered by somebody else, as if the worker had died.
+TEST_F(StalledEngineTest, WhatHasNotBegunIsServedElsewhere) {
+  const v1::CompleteRequest request = GreedyRequest(TinyPrompt(4, 40), 20, v1::PATH_COLOCATED);
+  const Tokens expected = Expected(request);
+  failpoints_.Arm("engine.compute", "pause 1");
+  const TimePoint begin = Clock::System().Now();
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(failpoints_.WaitForHit("engine.compute", kPatience));
+  const std::optional<absl::Status> end = stream->WaitForEnd(kNotServing + kRecoveryBegins);
+  ASSERT_TRUE(end.has_value());
+  Print("answered after", begin);
+  EXPECT_EQ(*end, absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), expected);
+  ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
+  failpoints_.Release("engine.compute");
+  ASSERT_TRUE(cluster().WaitForUsableWorkers(3));
+  EXPECT_TRUE(cluster().WaitUntilIdle());
+}
+
+// A prefill worker is left out of routes as well, and who waits for its blocks goes on without.
 TEST_F(StalledEngineTest, APrefillWorkerThatHangsIsLeftOut) {
   failpoints_.Arm("engine.compute", "pause 1");
-  const auto stream = client().Stream(GreedyRequest(TinyPrompt(3, 600), 8, v1::PATH_DISAGGREGATED));
+  const v1::CompleteRequest request = GreedyRequest(TinyPrompt(3, 600), 8, v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  const auto stream = client().Stream(request);
   ASSERT_TRUE(failpoints_.WaitForHit("engine.compute", kPatience));
   const CompletionsClient prefill(cluster().prefill().address());
   EXPECT_TRUE(WaitUntil([&] { return !prefill.IsServing(); }, kNotServing));
+  const std::optional<absl::Status> end = stream->WaitForEnd(Promised(kRecoveryBegins));
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(*end, absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), expected);
+  EXPECT_EQ(stream->timeline().reason(), v1::ROUTE_REASON_PREFILL_FAILED);
   ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
   ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_NO_PREFILL_WORKER);
 
   failpoints_.Release("engine.compute");
   EXPECT_TRUE(WaitUntil([&] { return prefill.IsServing(); }, kNotServing));
-  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
   ASSERT_TRUE(cluster().WaitForUsableWorkers(3));
-  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+  ExpectSplitSoon();  // after a handoff that failed the pair gets a rest
   EXPECT_TRUE(cluster().WaitUntilIdle());
 }
 
