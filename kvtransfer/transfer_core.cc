@@ -104,7 +104,13 @@ void TransferCore::OnControl(PeerId peer, std::string_view header) {
   const absl::StatusOr<wire::Message> message = wire::Decode(header);
   if (!message.ok()) {
     Count(*connection, DropReason::kMalformed);
-    if (connection->state == ConnectionState::kGreeting && !connection->outgoing) {
+    if (connection->state != ConnectionState::kGreeting) {
+      return;
+    }
+    if (connection->outgoing) {
+      // A peer of another version: its refusal is of that version too, so this is all we learn.
+      parts_->connections.Close(peer, message.status());
+    } else {
       parts_->connections.SendControl(
           peer,
           wire::Error{

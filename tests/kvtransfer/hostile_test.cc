@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/crc32c.h"
 #include "tests/kvtransfer/raw_peer.h"
 #include "tests/kvtransfer/test_transports.h"
@@ -231,6 +232,40 @@ TEST_P(HostilePrefill, CompleteWithoutPiecesAsksOnceAndFails) {
   EXPECT_TRUE(peer_->Until([&] { return node_->IsIdle(); }));
 }
 
+// F19: the other process is of another build. Whatever it answers to our greeting is of its own
+// version, its refusal too, so that the versions are all there is to tell the operator.
+TEST_P(HostilePrefill, AnotherVersionIsRefusedWithBothNamed) {
+  const wire::Message answers[] = {
+      wire::Welcome{}, wire::Error{.code = 9, .text = "transfer protocol: ours 9, theirs 3"}};
+  for (const wire::Message& answer : answers) {
+    RawPeer other(Factory());
+    Node node(NodeFactory());
+    const HandoffId id = HandoffId::Make();
+    ASSERT_TRUE(node.service
+                    ->Fetch({.id = id,
+                             .epoch = 1,
+                             .address = other.transport->address(),
+                             .peer = other.instance,
+                             .blocks = MapFrom(0, Scattered(4, 64, 11)),
+                             .pin = std::make_unique<CountingPin>(node.pins),
+                             .deadline = Clock::System().Now() + kTestPatience,
+                             .sink = &node.fetches})
+                    .ok());
+    ASSERT_TRUE(other.Until([&] { return other.Last<wire::Hello>() != nullptr; }));
+    std::string bytes = wire::Encode(answer);
+    bytes[4] = 9;
+    ASSERT_TRUE(other.SendBytes(other.accepted[0], bytes).ok());
+
+    ASSERT_TRUE(other.Until([&] { return node.fetches.Get(id).calls() == 1; }));
+    const absl::Status why = node.fetches.Get(id).why;
+    EXPECT_EQ(why.code(), absl::StatusCode::kFailedPrecondition) << why;
+    EXPECT_NE(why.message().find(absl::StrCat("ours ", wire::kVersion, ", theirs 9")),
+              absl::string_view::npos)
+        << why;
+    EXPECT_TRUE(other.Until([&] { return node.IsIdle(); }));
+  }
+}
+
 // A prefill-side node whose blocks a hostile decode side asks for.
 class HostileDecode : public Hostile {
  protected:
@@ -368,8 +403,15 @@ TEST_P(HostileDecode, NothingIsServedBeforeTheGreeting) {
   ASSERT_TRUE(silent.Say(connection, wire::Ping{}).ok());
   EXPECT_TRUE(silent.Until(
       [&] { return node_->service->stats().dropped_for(DropReason::kUnexpected) == before + 2; }));
-  ASSERT_TRUE(silent.SendBytes(connection, "BKVT\x09\x00 and another version").ok());
+  // F19.
+  std::string other_version = wire::Encode(wire::Hello{});
+  other_version[4] = 9;
+  ASSERT_TRUE(silent.SendBytes(connection, other_version).ok());
   ASSERT_TRUE(silent.Until([&] { return silent.Last<wire::Error>() != nullptr; }));
+  EXPECT_EQ(silent.Last<wire::Error>()->code,
+            static_cast<std::uint16_t>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(silent.Last<wire::Error>()->text,
+            absl::StrCat("transfer protocol: ours ", wire::kVersion, ", theirs 9"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports,

@@ -196,6 +196,46 @@ TEST_F(Timing, ConnectHasADeadlineAndAPause) {
   EXPECT_EQ(node->fetches.Get(later).calls(), 0);
 }
 
+// T39: a hundred requests at a time, before, during and after each pause, for a peer that never
+// answers: one attempt for each pause, and the pauses double.
+TEST_F(Timing, AStormOfRequestsMakesOneAttemptForEachPause) {
+  const std::unique_ptr<Node> node = MakeNode();
+  const TransferTimes& times = node->options.times;
+  RawPeer peer(inproc::MakeTransport(hub_));
+  const auto ask = [&] {
+    std::vector<HandoffId> ids;
+    for (int i = 0; i < 100; ++i) {
+      ids.push_back(HandoffId::Make());
+      EXPECT_TRUE(FetchFrom(*node, peer, ids.back()).ok());
+    }
+    return ids;
+  };
+  const auto expect_unavailable = [&](const std::vector<HandoffId>& ids) {
+    for (const HandoffId& id : ids) {
+      ASSERT_TRUE(node->fetches.WaitEnd(id));
+      EXPECT_EQ(node->fetches.Get(id).why.code(), absl::StatusCode::kUnavailable);
+    }
+  };
+  constexpr std::uint64_t kAttempts = 8;
+  Duration pause = times.reconnect_min;
+  for (std::uint64_t attempt = 1; attempt <= kAttempts; ++attempt) {
+    SCOPED_TRACE(attempt);
+    const std::vector<HandoffId> waiting = ask();
+    ASSERT_TRUE(peer.Until([&] { return node->service->stats().fetches == 100; }));
+    EXPECT_EQ(node->service->stats().connects, attempt);
+    clock_.Advance(times.connect);
+    expect_unavailable(waiting);
+    expect_unavailable(ask());
+    clock_.Advance(pause - milliseconds(1));
+    expect_unavailable(ask());
+    EXPECT_EQ(node->service->stats().connects, attempt);
+    clock_.Advance(milliseconds(1));
+    pause = std::min(2 * pause, times.reconnect_max);
+  }
+  EXPECT_EQ(pause, times.reconnect_max);
+  EXPECT_TRUE(WaitUntil([&] { return node->IsIdle(); }));
+}
+
 // T38: an hour without traffic, then a handoff as if nothing had been.
 TEST_F(Timing, IdleConnectionsStayUsable) {
   const std::unique_ptr<Node> prefill = MakeNode();
