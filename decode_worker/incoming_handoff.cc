@@ -69,6 +69,7 @@ class IncomingHandoff::Attempt final : public PrefillCallEvents,
 
   const HandoffId id = HandoffId::Make();
   const v1::PrefillCandidate candidate;
+  const TimePoint begun = Clock::System().Now();
   // Executor's thread only.
   DecodeHandoffState state = DecodeHandoffState::kLeased;
   std::shared_ptr<PrefillCall> call;
@@ -89,6 +90,16 @@ namespace {
 constexpr Duration kWatchPause = std::chrono::milliseconds(100);
 // Fewer tokens say little of how long a prompt takes.
 constexpr int kTellingTokens = 64;
+
+// What a peer says that it took, within what it can have taken.
+Duration AsSaid(const google::protobuf::Duration& said, Duration longest) {
+  if (said.seconds() > std::chrono::ceil<std::chrono::seconds>(longest).count()) {
+    return longest;  // its nanoseconds may not fit
+  }
+  return said.seconds() < 0
+             ? Duration::zero()
+             : std::clamp<Duration>(FromProtoDuration(said), Duration::zero(), longest);
+}
 
 }  // namespace
 
@@ -262,6 +273,10 @@ void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted)
 }
 
 void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first) {
+  if (const absl::Status status = Check(first); !status.ok()) {
+    FailAttempt(status);
+    return;
+  }
   if (first_token_.has_value() && *first_token_ != first.token()) {
     // Two workers with one identity computed two tokens: nothing they say can be trusted.
     LogEvent(LogLevel::kError, "handoff.tokens_differ", {{"request", plan_.request_id}});
@@ -269,15 +284,12 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
         *sequence_, absl::DataLossError("two prefill workers sampled different first tokens"));
     return;
   }
-  if (const absl::Status status = CheckLogprobs(first); !status.ok()) {
-    FailAttempt(status);
-    return;
-  }
   if (!first_token_.has_value()) {
     first_token_ = first.token();
     report_.first_token = Clock::System().Now();
-    report_.queue = FromProtoDuration(first.queue());
-    report_.prefill = FromProtoDuration(first.prefill());
+    const Duration longest = *report_.first_token - attempt_->begun;
+    report_.queue = AsSaid(first.queue(), longest);
+    report_.prefill = AsSaid(first.prefill(), longest);
     report_.cached_tokens =
         std::min(first.cached_tokens(), static_cast<std::uint32_t>(plan_.sequence.prompt_size()));
     reporter_(report_);
@@ -294,7 +306,16 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
   AdoptIfComplete();
 }
 
-absl::Status IncomingHandoff::CheckLogprobs(const v1::PrefillEvent::FirstToken& first) const {
+// The token is a row of the step that other sequences share: one that is none would fail them all.
+absl::Status IncomingHandoff::Check(const v1::PrefillEvent::FirstToken& first) const {
+  if (!attempt_->accepted) {
+    return absl::InternalError("the first token came before the call was accepted");
+  }
+  const int vocabulary = context_.core.checkpoint().config().vocabulary;
+  if (std::int64_t{first.token()} >= vocabulary) {
+    return absl::InternalError(absl::StrCat("the first token is ", first.token(),
+                                            ", beyond the vocabulary of ", vocabulary));
+  }
   const v1::SequenceSpec& sequence = plan_.sequence;
   const int of_prompt = sequence.prompt_logprobs() ? sequence.prompt_size() - 1 : 0;
   if (first.has_logprob() != sequence.has_logprobs() ||

@@ -104,7 +104,7 @@ class IncomingHandoff final : public HandoffHooks,
   void StartAttempt();
   void HandleAccepted(const v1::PrefillEvent::Accepted& accepted);
   void HandleFirstToken(const v1::PrefillEvent::FirstToken& first);
-  absl::Status CheckLogprobs(const v1::PrefillEvent::FirstToken& first) const;
+  absl::Status Check(const v1::PrefillEvent::FirstToken& first) const;
   void HandleCallEnd(const absl::Status& status);
   void HandleLanded(const FetchStats& stats);
   void HandleFetchFailed(const absl::Status& why, const std::vector<int>& whole_blocks);

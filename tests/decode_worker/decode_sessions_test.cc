@@ -3,9 +3,12 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 
 #include "absl/synchronization/notification.h"
+#include "common/failpoint.h"
 #include "proto/status_conversion.h"
 #include "tests/support/scripted_prefill.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -251,6 +254,146 @@ TEST_F(DecodeSessionsTest, AWorkerThatEndsWithoutAFirstTokenIsAFailure) {
   ExpectAllFree();
 }
 
+// T14: everything that one side tells the other about a handoff, changed on its way. The client
+// gets the right tokens or an error, of which the first token may be ahead; who shares the engine's
+// steps notices nothing.
+TEST_F(DecodeSessionsTest, AWrongDescriptorNeverGivesWrongTokens) {
+  using Request = v1::PrefillRequest&;
+  using Accepted = v1::PrefillEvent::Accepted&;
+  using First = v1::PrefillEvent::FirstToken&;
+  // By what the client of a forced split gets.
+  enum class End { kFails, kIsRight, kEither };
+  struct Damage {
+    const char* what;
+    End end = End::kFails;
+    std::function<void(Request)> request;
+    std::function<void(Accepted)> accepted;
+    std::function<void(First)> first;
+    bool token_ahead = false;
+  };
+  constexpr std::uint32_t kVocabulary = 512;
+  const PrefillNode stranger(model_.file(), inproc::MakeTransport(hub_));
+  std::string last_handoff(16, 'x');
+  const auto request = [](const char* what, std::function<void(Request)> change) {
+    return Damage{.what = what, .request = std::move(change)};
+  };
+  const auto accepted = [](const char* what, std::function<void(Accepted)> change) {
+    return Damage{.what = what, .accepted = std::move(change)};
+  };
+  // What is wrong with the token is no reason not to use the blocks, if they are all there by then.
+  const auto first = [](const char* what, std::function<void(First)> change,
+                        End end = End::kEither) {
+    return Damage{.what = what, .end = end, .first = std::move(change)};
+  };
+  const Damage damages[] = {
+      request("handoff: unknown", [](Request r) { r.set_handoff_id(std::string(16, 'y')); }),
+      request("handoff: the one before", [&](Request r) { r.set_handoff_id(last_handoff); }),
+      request("handoff: cut", [](Request r) { r.set_handoff_id("short"); }),
+      request("handoff: absent", [](Request r) { r.clear_handoff_id(); }),
+      request("epoch: older", [](Request r) { r.set_epoch(r.epoch() - 1); }),
+      request("epoch: newer", [](Request r) { r.set_epoch(r.epoch() + 1); }),
+      request("decode instance: another",
+              [](Request r) { r.set_decode_instance_id(std::string(16, 'y')); }),
+      request("decode instance: absent", [](Request r) { r.clear_decode_instance_id(); }),
+      request("expected instance: another",
+              [](Request r) { r.set_expected_instance_id(std::string(16, 'y')); }),
+      request("identity: layers", [](Request r) { r.mutable_identity()->set_layers(9); }),
+      request("identity: absent", [](Request r) { r.clear_identity(); }),
+      request("prompt: none", [](Request r) { r.mutable_sequence()->clear_prompt(); }),
+      request("prompt: out of range",
+              [](Request r) { r.mutable_sequence()->set_prompt(0, kVocabulary); }),
+      request("first token only", [](Request r) { r.set_first_token_only(true); }),
+      accepted("instance: another", [](Accepted a) { a.set_instance_id(std::string(16, 'y')); }),
+      accepted("instance: cut", [](Accepted a) { a.set_instance_id("short"); }),
+      accepted("address: nobody's", [](Accepted a) { a.set_kv_address("inproc:999"); }),
+      accepted("address: absent", [](Accepted a) { a.clear_kv_address(); }),
+      accepted("address: no address", [](Accepted a) { a.set_kv_address(std::string(300, ':')); }),
+      accepted("address: another worker's",
+               [&](Accepted a) { a.set_kv_address(stranger.core->transfer().address()); }),
+      first("token: the first that is none", [](First f) { f.set_token(kVocabulary); }),
+      first("token: a sign bit", [](First f) { f.set_token(0x80000000); }),
+      first("token: the last number", [](First f) { f.set_token(0xffffffff); }),
+      first("log probability: unasked", [](First f) { f.mutable_logprob()->set_id(1); }),
+      first("log probabilities: unasked",
+            [](First f) { f.mutable_prompt_logprobs()->add_tokens(); }),
+      first(
+          "cached: too many", [](First f) { f.set_cached_tokens(0xffffffff); }, End::kIsRight),
+      first(
+          "times: negative", [](First f) { f.mutable_prefill()->set_seconds(-5); }, End::kIsRight),
+      first(
+          "times: absurd",
+          [](First f) {
+            f.mutable_prefill()->set_seconds(315'576'000'000);
+            f.mutable_queue()->set_seconds(315'576'000'000);
+          },
+          End::kIsRight),
+      {.what = "the token ahead of the rest", .token_ahead = true},
+  };
+  const auto stub = v1::PrefillWorker::NewStub(
+      grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
+  const Damage* damage = nullptr;
+  ScriptedPrefill relay(
+      [&](grpc::ServerContext& outer, const v1::PrefillRequest& asked, auto& writer) {
+        v1::PrefillRequest passed_on = asked;
+        if (damage->request != nullptr) {
+          damage->request(passed_on);
+        }
+        const auto context = grpc::ClientContext::FromServerContext(outer);
+        const auto reader = stub->Prefill(context.get(), passed_on);
+        std::vector<v1::PrefillEvent> held;
+        v1::PrefillEvent event;
+        while (reader->Read(&event)) {
+          if (event.has_accepted() && damage->accepted != nullptr) {
+            damage->accepted(*event.mutable_accepted());
+          }
+          if (event.has_first_token() && damage->first != nullptr) {
+            damage->first(*event.mutable_first_token());
+          }
+          if (event.has_accepted() && damage->token_ahead) {
+            held.push_back(event);
+            continue;
+          }
+          writer.Write(event);
+          for (const v1::PrefillEvent& late : std::exchange(held, {})) {
+            writer.Write(late);
+          }
+        }
+        last_handoff = asked.handoff_id();
+        return reader->Finish();
+      });
+  DecodeJob job = MakeJob(300, 12, 4);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {relay.candidate()};
+  const DecodeJob neighbour = MakeJob(30, 400, 6);
+  const std::vector<std::uint32_t> neighbours_tokens = Colocated(neighbour);
+  for (const Damage& one : damages) {
+    SCOPED_TRACE(one.what);
+    damage = &one;
+    const auto beside = decode_.Start(neighbour);
+    ASSERT_TRUE(beside->WaitForTokens(1));
+
+    job.forced = true;
+    const auto forced = decode_.Start(job);
+    const absl::Status end = forced->WaitForEnd();
+    job.forced = false;
+    const auto free_choice = decode_.Start(job);
+
+    EXPECT_TRUE(one.end == End::kEither || end.ok() == (one.end == End::kIsRight)) << end;
+    if (end.ok()) {
+      EXPECT_EQ(forced->tokens(), expected);
+    } else {
+      EXPECT_NE(end.code(), absl::StatusCode::kInternal) << end;
+      EXPECT_LE(forced->tokens().size(), 1u);
+      EXPECT_TRUE(forced->tokens().empty() || forced->tokens()[0] == expected[0]);
+    }
+    EXPECT_EQ(free_choice->WaitForEnd(), absl::OkStatus());
+    EXPECT_EQ(free_choice->tokens(), expected);
+    EXPECT_EQ(beside->WaitForEnd(), absl::OkStatus());
+    EXPECT_EQ(beside->tokens(), neighbours_tokens);
+    ExpectAllFree();
+  }
+}
+
 // T30, F8: the router still names the process that was there before.
 TEST_F(DecodeSessionsTest, ARestartedPrefillWorkerRefusesCallsMeantForItsPredecessor) {
   v1::PrefillCandidate before = prefill_.candidate();
@@ -351,6 +494,79 @@ TEST_F(DecodeSessionsTest, CancellationAtTheFirstTokenAThousandTimes) {
     ASSERT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kCancelled);
   }
   ExpectAllFree();
+}
+
+// What a test does when the process meets one failpoint.
+class AtFailpoint final : public FailpointHandler {
+ public:
+  AtFailpoint(std::string name, std::function<void()> action)
+      : name_(std::move(name)), action_(std::move(action)) {
+    failpoint_handler.store(this, std::memory_order_release);
+  }
+  // REQUIRES: nobody is in a failpoint any more.
+  ~AtFailpoint() override { failpoint_handler.store(nullptr, std::memory_order_release); }
+
+  absl::Status OnHit(const char* name) override {
+    if (name == name_) {
+      action_();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string name_;
+  const std::function<void()> action_;
+};
+
+// T04, B36: the cancellation comes from within the step in which the prefill worker is done, and
+// from within those in which the decode worker has the last piece and adopts the blocks.
+TEST_F(DecodeSessionsTest, CancellationInTheVeryStepThatEndsAThousandTimes) {
+  constexpr int kTimes = 1000;
+  DecodeJob job = MakeJob(40, 60, 15);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {prefill_.candidate()};
+  for (const char* const step : {"prefill.kServing", "decode.kLanded", "decode.kAdopted"}) {
+    SCOPED_TRACE(step);
+    absl::Mutex mutex;
+    std::shared_ptr<Generation> generation;
+    int hits = 0;
+    const AtFailpoint cancel(step, [&] {
+      absl::MutexLock lock(&mutex);
+      ++hits;
+      generation->Cancel();
+    });
+    const auto cancelled = [&] {
+      absl::MutexLock lock(&mutex);
+      return hits;
+    };
+    int asked = 0;
+    while (cancelled() < kTimes && asked < 4 * kTimes) {
+      const int before = cancelled();
+      std::shared_ptr<RecordingObserver> observer;
+      {
+        absl::MutexLock lock(&mutex);
+        observer = decode_.Start(job, &generation);
+      }
+      ++asked;
+      const absl::Status end = observer->WaitForEnd();
+      const std::vector<std::uint32_t> tokens = observer->tokens();
+      ASSERT_LE(tokens.size(), expected.size());
+      EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), expected.begin()));
+      if (end.ok()) {
+        // The last piece may land before the prefill worker's engine has said that it is done; then
+        // there is no such step.
+        ASSERT_EQ(tokens.size(), expected.size());
+        ASSERT_EQ(cancelled(), before);
+      } else {
+        ASSERT_EQ(end.code(), absl::StatusCode::kCancelled) << end;
+      }
+    }
+    EXPECT_EQ(cancelled(), kTimes) << "of " << asked;
+    ExpectAllFree();
+  }
+  const auto observer = decode_.Start(job);
+  EXPECT_TRUE(observer->WaitForEnd().ok());
+  EXPECT_EQ(observer->tokens(), expected);
 }
 
 // T52: the first tokens do not wait for the prefill worker's last word.
