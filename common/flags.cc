@@ -1,11 +1,18 @@
 #include "common/flags.h"
 
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -404,6 +411,50 @@ absl::Status CheckHostPort(std::string_view text) {
         absl::StrCat("\"", std::string(text), "\" is not host:port (IPv6 hosts in brackets)"));
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+// Of a number, not of a name; an IPv4 address in IPv6 clothes is an IPv4 address.
+std::optional<in6_addr> ParseAddress(std::string_view host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  const addrinfo hints{.ai_flags = AI_NUMERICHOST, .ai_family = AF_UNSPEC};
+  addrinfo* raw = nullptr;
+  if (getaddrinfo(std::string(host).c_str(), nullptr, &hints, &raw) != 0) {
+    return std::nullopt;
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(raw, &freeaddrinfo);
+  if (found->ai_family == AF_INET6) {
+    return reinterpret_cast<const sockaddr_in6*>(found->ai_addr)->sin6_addr;
+  }
+  in6_addr mapped = IN6ADDR_ANY_INIT;
+  mapped.s6_addr[10] = mapped.s6_addr[11] = 0xff;
+  const in_addr address = reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr;
+  std::memcpy(&mapped.s6_addr[12], &address, sizeof(address));
+  return mapped;
+}
+
+}  // namespace
+
+bool IsWildcardHost(std::string_view host) {
+  const std::optional<in6_addr> address = ParseAddress(host);
+  if (!address.has_value()) {
+    return host == "*";
+  }
+  const bool is_any_v4 = IN6_IS_ADDR_V4MAPPED(&*address) &&
+                         std::count(&address->s6_addr[12], &address->s6_addr[16], 0) == 4;
+  return IN6_IS_ADDR_UNSPECIFIED(&*address) || is_any_v4;
+}
+
+bool IsLoopbackHost(std::string_view host) {
+  const std::optional<in6_addr> address = ParseAddress(host);
+  if (!address.has_value()) {
+    return host == "localhost";
+  }
+  const bool is_v4 = IN6_IS_ADDR_V4MAPPED(&*address);
+  return is_v4 ? address->s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(&*address);
 }
 
 std::optional<std::size_t> ParseBytes(std::string_view text) {

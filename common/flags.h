@@ -83,6 +83,12 @@ class Flags {
 // INVALID_ARGUMENT otherwise.
 absl::Status CheckHostPort(std::string_view text);
 
+// Of the host of a host:port: an address that means every interface, which nobody can be told to
+// reach, in any spelling.
+bool IsWildcardHost(std::string_view host);
+// The same: an address that only this machine reaches; of names, localhost alone.
+bool IsLoopbackHost(std::string_view host);
+
 // A count of bytes with an optional unit KiB, MiB, GiB, TiB (or B); nullopt when malformed or too
 // large.
 std::optional<std::size_t> ParseBytes(std::string_view text);

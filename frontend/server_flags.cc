@@ -12,15 +12,12 @@ absl::Status CheckListen(ServerKind kind, const ServerFlags& settings) {
   if (const absl::Status status = CheckHostPort(settings.listen); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", std::string(status.message())));
   }
-  const auto is_wildcard = [](const std::string& host) {
-    return host == "0.0.0.0" || host == "[::]" || host == "::" || host == "*";
-  };
-  if (is_wildcard(settings.advertise_host)) {
+  if (IsWildcardHost(settings.advertise_host)) {
     return absl::InvalidArgumentError(absl::StrCat("--advertise-host: \"", settings.advertise_host,
                                                    "\" is no address that others can reach"));
   }
   const std::string host = settings.listen.substr(0, settings.listen.rfind(':'));
-  if (kind == ServerKind::kWorker && is_wildcard(host) && settings.advertise_host.empty()) {
+  if (kind == ServerKind::kWorker && IsWildcardHost(host) && settings.advertise_host.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--advertise-host: is needed when --listen is the wildcard ", host,
                      ": say under which name or address others reach this machine"));

@@ -3,6 +3,36 @@
 #include "absl/strings/str_cat.h"
 
 namespace baton {
+namespace {
+
+std::string HostOf(const std::string& host_port) {
+  return host_port.substr(0, host_port.rfind(':'));
+}
+
+// Peers that cannot come to the KV door are not seen to fail: they compute every prompt themselves.
+absl::Status CheckKvListen(const WorkerFlags& settings) {
+  if (absl::Status status = CheckHostPort(settings.kv_listen); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--kv-listen: ", std::string(status.message())));
+  }
+  const std::string host = HostOf(settings.kv_listen);
+  const std::string& advertised = settings.server.advertise_host;
+  if (IsWildcardHost(host) && advertised.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--advertise-host: is needed when --kv-listen is the wildcard ", host,
+                     ": say under which name or address others reach this machine"));
+  }
+  // With grpc a proxy at the advertised host may lead here; UCX passes none.
+  const std::string reached = advertised.empty() ? HostOf(settings.server.listen) : advertised;
+  if (IsLoopbackHost(host) && !IsLoopbackHost(reached) && settings.kv_transport != "grpc") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--kv-listen: ", host, " is reached from this machine alone, but ", reached,
+                     advertised.empty() ? " of --listen" : " of --advertise-host",
+                     " is for others: give it an address that they reach, or 0.0.0.0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
   AddServerFlags(flags, ServerKind::kWorker, settings.server);
@@ -32,7 +62,7 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
                  "host:port of a router to register with; a name stands for all its addresses, "
                  "which are looked up again every few seconds");
 
-  flags.Check([&settings] { return CheckHostPort(settings.kv_listen); });
+  flags.Check([&settings] { return CheckKvListen(settings); });
   flags.Check([&settings]() -> absl::Status {
     if (settings.max_sequences > settings.max_batch_tokens) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -151,6 +151,23 @@ TEST(FlagValues, HostPort) {
   }
 }
 
+TEST(FlagValues, HostsThatNobodyElseReaches) {
+  for (const char* host :
+       {"0.0.0.0", "0", "0.0", "*", "[::]", "::", "[0:0::0]", "[::ffff:0.0.0.0]"}) {
+    EXPECT_TRUE(IsWildcardHost(host)) << host;
+    EXPECT_FALSE(IsLoopbackHost(host)) << host;
+  }
+  for (const char* host : {"127.0.0.1", "127.1", "127.3.2.1", "localhost", "[::1]", "[0:0::1]",
+                           "[::ffff:127.0.0.1]"}) {
+    EXPECT_TRUE(IsLoopbackHost(host)) << host;
+    EXPECT_FALSE(IsWildcardHost(host)) << host;
+  }
+  for (const char* host :
+       {"10.0.0.1", "128.0.0.1", "[fe80::1]", "[::2]", "prefill-0", "0.0.0.1", ""}) {
+    EXPECT_FALSE(IsWildcardHost(host) || IsLoopbackHost(host)) << host;
+  }
+}
+
 TEST(FlagValues, Sizes) {
   EXPECT_EQ(ParseBytes("4096"), 4096u);
   EXPECT_EQ(ParseBytes("2GiB"), std::size_t{2} << 30);
