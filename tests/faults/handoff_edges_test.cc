@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <fstream>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -124,6 +126,105 @@ TEST_P(OverTransportTest, PiecesDamagedEveryTimeAreComputedHere) {
   EXPECT_GE(Logged(cluster().decode(), "handoff.checksum_mismatch").size(), 2u);
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
   ExpectSplitSoon();  // the router gives the pair a rest first
+}
+
+// B40: 64 prompts at once, each message of their blocks is held up, and none gets another's blocks
+// or first token.
+TEST_P(OverTransportTest, ManyAtOnceOverASlowTransferKeepApart) {
+  constexpr std::size_t kPrompts = 64;
+  std::vector<v1::CompleteRequest> requests;
+  std::vector<Tokens> expected;
+  for (std::size_t i = 0; i < kPrompts; ++i) {
+    requests.push_back(
+        GreedyRequest(TinyPrompt(1000 + i, 520 + 3 * i), 24, v1::PATH_DISAGGREGATED));
+    expected.push_back(Expected(requests.back()));
+  }
+  // Else a mixture would not be seen.
+  EXPECT_EQ(std::set(expected.begin(), expected.end()).size(), kPrompts);
+  failpoints_.Arm("prefill.hold_pieces", "slow 0 5");
+
+  std::vector<std::unique_ptr<StreamedCompletion>> streams;
+  for (const v1::CompleteRequest& request : requests) {
+    streams.push_back(client().Stream(request));
+  }
+
+  std::uint64_t most_open = 0;
+  for (std::size_t i = 0; i < kPrompts; ++i) {
+    SCOPED_TRACE(i);
+    while (!streams[i]->WaitForEnd(std::chrono::milliseconds(10)).has_value() && !HasFailure()) {
+      most_open = std::max<std::uint64_t>(most_open, cluster().decode().Load().open_handoffs());
+    }
+    EXPECT_EQ(streams[i]->WaitForEnd(), absl::OkStatus());
+    EXPECT_EQ(streams[i]->tokens(), expected[i]);
+    EXPECT_EQ(streams[i]->timeline().path(), v1::PATH_DISAGGREGATED);
+    EXPECT_EQ(streams[i]->timeline().transport(), GetParam());
+  }
+  EXPECT_GT(most_open, kPrompts / 4) << "they were not under way at once";
+  failpoints_.Disarm("prefill.hold_pieces");
+  EXPECT_EQ(cluster().decode().Load().prefilled_tokens(), 0u);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+}
+
+// T01: the client leaves while the decode worker waits for blocks whose owner has died, or stands
+// still, before the first piece or between two of them.
+TEST_P(OverTransportTest, AbortedWhileADeadWorkerOwesTheBlocks) {
+  for (const int signal : {SIGSTOP, SIGKILL}) {
+    for (const char* const pieces : {"fail 0", "slow 0 30"}) {
+      SCOPED_TRACE(absl::StrCat("signal ", signal, ", pieces ", pieces));
+      failpoints_.Arm("prefill.hold_pieces", pieces);
+      const auto stream = client().Stream(LongRequest(v1::PATH_DISAGGREGATED));
+      ASSERT_TRUE(stream->WaitForTokens(1));
+      ASSERT_FALSE(cluster().decode().IsIdle());
+
+      cluster().prefill().process().Signal(signal);
+      stream->Cancel();
+
+      EXPECT_EQ(stream->WaitForEnd()->code(), absl::StatusCode::kCancelled);
+      EXPECT_TRUE(WaitUntil([&] { return cluster().decode().IsIdle(); }, Promised(kBlocksFree)));
+      failpoints_.Disarm("prefill.hold_pieces");
+      if (signal == SIGSTOP) {
+        cluster().prefill().process().Signal(SIGCONT);
+      } else {
+        ASSERT_EQ(cluster().prefill().Start(), absl::OkStatus());
+      }
+      ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
+      EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
+      ExpectSplitSoon();
+    }
+  }
+}
+
+// T32: what the decode worker had of a prefill worker that has died goes within the limit of a
+// heartbeat, with nothing open and nobody asking: its pool, which the mapping would keep alive, and
+// its connections.
+TEST_P(OverTransportTest, NothingOfADeadWorkerIsKept) {
+  const auto mappings = [this] {
+    std::ifstream maps(absl::StrCat("/proc/", cluster().decode().process().pid(), "/maps"));
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      count += line.find("baton-kv-pool") != std::string::npos ? 1 : 0;
+    }
+    return count;
+  };
+  const int own_mappings = mappings();
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+  ASSERT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
+  EXPECT_EQ(mappings(), own_mappings + (GetParam() == "mapped" ? 1 : 0));
+  const auto peers = [this] {
+    const auto description = cluster().decode().Describe();
+    return description.ok() ? description->kv_peers_size() : -1;
+  };
+  ASSERT_EQ(peers(), 1);
+  const std::size_t files = cluster().decode().process().open_files();
+
+  cluster().prefill().process().Kill();
+
+  constexpr std::chrono::milliseconds kDead = std::chrono::seconds(1);
+  EXPECT_TRUE(
+      WaitUntil([&] { return peers() == 0 && mappings() == own_mappings; }, Promised(kDead)))
+      << peers() << " peers, " << mappings() << " mappings, " << own_mappings << " of its own";
+  EXPECT_TRUE(WaitUntil([&] { return cluster().decode().process().open_files() < files; },
+                        Promised(kDead)));
 }
 
 class PartlyCachedTest : public OverTransportTest {

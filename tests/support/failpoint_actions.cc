@@ -7,9 +7,10 @@
 //   error N    the Nth hit fails with INTERNAL
 //   delay N M  the Nth hit takes M milliseconds
 //   fail 0     every hit fails with INTERNAL, until the file goes
+//   slow 0 M   every hit takes M milliseconds, until the file goes
 //
-// A hit that acts, but for `fail`, removes the file and leaves NAME.hit. No environment variable,
-// no failpoints.
+// A hit that acts, but for `fail` and `slow`, removes the file and leaves NAME.hit. No environment
+// variable, no failpoints.
 
 #include <poll.h>
 #include <signal.h>
@@ -51,11 +52,13 @@ class FileFailpoints final : public FailpointHandler {
         return absl::InternalError(absl::StrCat("failpoint ", path));
       }
       file >> wait_ms;
-      if (++hits_[path] < number) {
-        return absl::OkStatus();
+      if (action != "slow") {
+        if (++hits_[path] < number) {
+          return absl::OkStatus();
+        }
+        hits_.erase(path);
+        std::rename(path.c_str(), absl::StrCat(path, ".hit").c_str());
       }
-      hits_.erase(path);
-      std::rename(path.c_str(), absl::StrCat(path, ".hit").c_str());
     }
     return Act(action, path, wait_ms);
   }
@@ -66,7 +69,7 @@ class FileFailpoints final : public FailpointHandler {
       kill(getpid(), SIGKILL);
     } else if (action == "error") {
       return absl::InternalError(absl::StrCat("failpoint ", path));
-    } else if (action == "delay") {
+    } else if (action == "delay" || action == "slow") {
       poll(nullptr, 0, wait_ms);
     } else {
       const std::string release = absl::StrCat(path, ".release");

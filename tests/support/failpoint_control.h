@@ -20,7 +20,7 @@ class FailpointControl {
  public:
   std::string folder() const { return folder_.path().string(); }
 
-  // `action`: "pause 1", "kill 3", "error 1", "delay 1 500".
+  // `action`: "pause 1", "kill 3", "error 1", "delay 1 500", "slow 0 5".
   void Arm(const std::string& name, const std::string& action) {
     for (const char* const suffix : {"", ".hit", ".release"}) {
       std::filesystem::remove(PathOf(name, suffix));
