@@ -38,7 +38,7 @@ ReceivePlan HandoffFetcher::OnData(const Connection& connection,
   ReceivePlan plan{.accept = true};
   plan.destinations.reserve(pieces.blocks.size());
   for (const std::uint32_t block : pieces.blocks) {
-    plan.destinations.push_back(entry->pieces.Destination(block, pieces.layers));
+    AppendPart(plan.destinations, entry->pieces.Destination(block, pieces.layers));
   }
   if (options_.checksums) {
     plan.copied = std::make_shared<CopiedChecksum>();

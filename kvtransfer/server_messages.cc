@@ -138,7 +138,7 @@ OutgoingMessage HandoffServer::MakeMessage(const Entry& entry,
   OutgoingMessage message;
   message.payload.reserve(selection.blocks.size());
   for (const std::uint32_t block : selection.blocks) {
-    message.payload.push_back(PieceOf(entry, block, selection.layers));
+    AppendPart(message.payload, PieceOf(entry, block, selection.layers));
   }
   wire::Data data{.handoff = entry.request.id,
                   .epoch = entry.request.epoch,

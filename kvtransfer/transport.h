@@ -41,6 +41,16 @@ inline constexpr std::size_t kMaxDataHeaderBytes = std::size_t{4} * 1024;
 using ConstParts = std::span<const std::span<const std::byte>>;
 using MutableParts = std::span<const std::span<std::byte>>;
 
+// Appends a part; one that goes on in memory where the last one ends becomes part of it.
+template <typename Byte>
+void AppendPart(std::vector<std::span<Byte>>& parts, std::span<Byte> part) {
+  if (!parts.empty() && parts.back().data() + parts.back().size() == part.data()) {
+    parts.back() = {parts.back().data(), parts.back().size() + part.size()};
+  } else {
+    parts.push_back(part);
+  }
+}
+
 struct OutgoingMessage {
   std::string header;  // moved into the transport
   // In order; the memory stays the caller's until OnSent.

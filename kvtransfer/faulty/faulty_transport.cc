@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 
 namespace baton::faulty {
@@ -232,7 +233,10 @@ class FaultyTransport final : public Transport, public TransportHandler {
         .original = message.token, .copies = copies, .damaged = std::move(damaged)};
     message.token = token;
     for (int copy = 0; copy < copies; ++copy) {
-      if (absl::Status sent = inner_->Send(peer, message); !sent.ok()) {
+      const TimePoint begin = Clock::System().Now();
+      absl::Status sent = inner_->Send(peer, message);
+      log_->sending_ns += (Clock::System().Now() - begin).count();
+      if (!sent.ok()) {
         // Copies that went out are answered for by OnSent.
         under_way_[token].copies -= copies - copy;
         if (copy == 0) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -39,6 +40,7 @@ struct FaultLog {
   std::atomic<std::size_t> parts = 0;         // of payloads: what a transport gets as an IOV list
   std::atomic<std::size_t> header_bytes = 0;  // of all messages
   std::atomic<int> injected = 0;
+  std::atomic<std::int64_t> sending_ns = 0;  // in the other transport's Send
 };
 
 // Wraps another transport and damages what is sent through it, the same way in every run with the
