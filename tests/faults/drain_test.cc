@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/faults/fault_fixture.h"
 
 namespace baton {
@@ -93,10 +96,12 @@ TEST_F(DrainTest, ASecondSignalEndsWhatIsLeft) {
     server->process().Signal(SIGTERM);
     ASSERT_TRUE(WaitUntil([&] { return !asked.IsServing(); }, kPatience));
 
+    const TimePoint again = Clock::System().Now();
     server->process().Signal(SIGTERM);
 
     EXPECT_EQ(stream->WaitForEnd()->code(), absl::StatusCode::kUnavailable);
     ExpectExit(*server, kCutShort);
+    EXPECT_LT(Clock::System().Now() - again, Promised(kRecoveryBegins));
   }
 }
 
@@ -109,9 +114,11 @@ TEST_F(DrainTest, ASecondSignalEndsTheHandoffsOfThePrefillWorker) {
   cluster().prefill().process().Signal(SIGTERM);
   const CompletionsClient prefill(cluster().prefill().address());
   ASSERT_TRUE(WaitUntil([&] { return !prefill.IsServing(); }, kPatience));
+  const TimePoint again = Clock::System().Now();
   cluster().prefill().process().Signal(SIGINT);
 
   ExpectExit(cluster().prefill(), kCutShort);
+  EXPECT_LT(Clock::System().Now() - again, Promised(kRecoveryBegins));
   EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
   EXPECT_EQ(stream->tokens(), expected);
   EXPECT_EQ(stream->timeline().reason(), v1::ROUTE_REASON_PREFILL_FAILED);
@@ -133,6 +140,56 @@ TEST_F(ShortGraceTest, EndsWhatIsLeft) {
   // To the router the worker's UNAVAILABLE in the middle of a stream is a stream that broke off.
   EXPECT_EQ(end->code(), absl::StatusCode::kAborted) << *end;
   ExpectExit(cluster().decode(), kCutShort);
+}
+
+// F12: workers go one after the other while requests come without a pause, and not one fails.
+class TwoOfEachDrainTest : public DrainTest {
+ protected:
+  int DecodeWorkers() const override { return 2; }
+  int PrefillWorkers() const override { return 2; }
+};
+
+TEST_F(TwoOfEachDrainTest, NoRequestFails) {
+  constexpr int kClients = 4;
+  const v1::CompleteRequest request = GreedyRequest(TinyPrompt(8, 900), 60, v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  std::atomic<bool> stop = false;
+  std::atomic<int> right = 0;
+  std::vector<std::jthread> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.emplace_back([&] {
+      const CompletionsClient own(cluster().router().address());
+      while (!stop) {
+        const absl::StatusOr<v1::CompleteResponse> response = own.Complete(request);
+        EXPECT_TRUE(response.ok()) << response.status();
+        if (response.ok()) {
+          EXPECT_EQ(TokensOf(*response), expected);
+          ++right;
+        }
+      }
+    });
+  }
+  const auto more_are_right = [&] {
+    return WaitUntil([&, before = right.load()] { return right >= before + 3 * kClients; },
+                     kPatience);
+  };
+  EXPECT_TRUE(more_are_right());
+
+  // The other one of each kind in the next round.
+  for (std::size_t round = 0; round < 2; ++round) {
+    for (ServerProcess* server : {&cluster().decode(round), &cluster().prefill(round)}) {
+      EXPECT_TRUE(WaitUntil([&] { return !server->IsIdle(); }, kPatience));
+      server->process().Signal(SIGTERM);
+      ExpectExit(*server, kDrained);
+      EXPECT_TRUE(more_are_right());
+      EXPECT_EQ(server->Start(), absl::OkStatus());
+      EXPECT_TRUE(cluster().WaitForUsableWorkers(4));
+    }
+  }
+  EXPECT_TRUE(more_are_right());
+  stop = true;
+  clients.clear();  // joins
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
 }
 
 // T46: with nothing to do there is nothing to wait for.
