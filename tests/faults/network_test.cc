@@ -1,7 +1,7 @@
-// A router, a decode worker and a prefill worker on machines of their own, and what goes wrong
-// between them (faults.md F14 to F17; kvtransfer.md section 7: cut, heal, reset, small MTU, a slow
-// network). Whatever happens: the right tokens, blocks free everywhere, and the next request is
-// split again without anybody being started again.
+// A router, decode workers, a prefill worker and a client on machines of their own, and what goes
+// wrong between them (faults.md F14 to F17, F22; kvtransfer.md section 7: cut, heal, reset, small
+// MTU, a slow network). Whatever happens: the right tokens, blocks free everywhere, and the next
+// request is split again without anybody being started again.
 
 #include "tests/support/network.h"
 
@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tests/faults/fault_fixture.h"
+#include "tests/support/failpoint_control.h"
 
 namespace baton {
 namespace {
@@ -21,9 +22,12 @@ namespace {
 constexpr std::chrono::milliseconds kEjected = std::chrono::milliseconds(1500);
 // A worker pings a silent router after 3 s, and takes it for gone 7 s later.
 constexpr std::chrono::milliseconds kVanished = std::chrono::seconds(11);
+// A router is more patient with clients, who may be far away: it pings after 40 s, and waits
+// for 20.
+constexpr std::chrono::milliseconds kClientVanished = std::chrono::seconds(61);
 
 const absl::StatusOr<std::unique_ptr<TestNetwork>>& TheNetwork() {
-  static const absl::StatusOr<std::unique_ptr<TestNetwork>> network = TestNetwork::Create(3);
+  static const absl::StatusOr<std::unique_ptr<TestNetwork>> network = TestNetwork::Create(5);
   return network;
 }
 
@@ -284,6 +288,109 @@ TEST_F(NetworkTest, RouterCutOffFromTheDecodeWorker) {
   EXPECT_TRUE(cluster().WaitForUsableWorkers(2));
   Print("back after", healed);
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+// F22: a client that is cut off says nothing any more and closes nothing: the router finds out, and
+// nobody computes on for it.
+class VanishingClientTest : public NetworkTest {
+ protected:
+  std::string FailpointFolder() const override { return failpoints_.folder(); }
+
+  FailpointControl failpoints_;
+};
+
+TEST_F(VanishingClientTest, IsGivenUp) {
+  constexpr std::uint64_t kTokens = kTinyContext - 4000;
+  failpoints_.Arm("decode.streaming", "slow 0 10");  // two minutes for all of them
+  const TestHost& client_host = network().host(4);
+  std::vector<std::unique_ptr<ChildProcess>> programs;
+  for (const bool streams : {false, true}) {
+    std::vector<std::string> command = client_host.Entry();
+    command.insert(command.end(), {ProgramPath("baton"), "complete", VariedText(1, 3000),
+                                   "--ignore-eos", "--max-tokens", std::to_string(kTokens),
+                                   "--server", cluster().router().address()});
+    command.insert(command.end(), {"--path", streams ? "disaggregated" : "colocated"});
+    if (streams) {
+      command.emplace_back("--stream");
+    }
+    auto program = ChildProcess::Start(command[0], {command.begin() + 1, command.end()});
+    ASSERT_TRUE(program.ok()) << program.status();
+    programs.push_back(*std::move(program));
+  }
+  const auto running = [&] { return cluster().decode().Load().running_sequences(); };
+  ASSERT_TRUE(
+      WaitUntil([&] { return running() == 2 && cluster().decode().Load().decoded_tokens() > 20; },
+                kPatience));
+
+  ASSERT_EQ(network().Cut(client_host, router_host()), absl::OkStatus());
+
+  const TimePoint cut = Clock::System().Now();
+  ASSERT_EQ(running(), 2u);
+  EXPECT_TRUE(WaitUntil([&] { return running() < 2; }, Promised(kClientVanished)));
+  Print("one is given up after", cut);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kClientVanished + kBlocksFree)));
+  Print("all is free after", cut);
+  EXPECT_LT(cluster().decode().Load().decoded_tokens(), kTokens) << "one has finished";
+  for (const auto& program : programs) {
+    program->Kill();
+  }
+  ASSERT_EQ(network().Heal(), absl::OkStatus());
+  failpoints_.Disarm("decode.streaming");
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+}
+
+class TwoDecodeNetworkTest : public NetworkTest {
+ protected:
+  int DecodeWorkers() const override { return 2; }
+};
+
+// F15: what is bad is the pair. The prefill worker goes on with the other decode worker, and the
+// decode worker with its own prefills.
+TEST_F(TwoDecodeNetworkTest, APairThatIsCutLeavesBothToOthers) {
+  const TestHost& prefill_host = network().host(3);
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  ASSERT_EQ(
+      network().CutAllBut(decode_host(), prefill_host, {PortOf(cluster().prefill().address())}),
+      absl::OkStatus());
+  const std::string cut_off = cluster().decode(0).address();
+  int failed = 0;
+  int split_meanwhile = 0;
+  const auto ask = [&] {
+    std::vector<std::unique_ptr<StreamedCompletion>> streams;
+    for (int i = 0; i < 4; ++i) {  // so many that both decode workers get some
+      streams.push_back(client().Stream(request));
+    }
+    for (const auto& stream : streams) {
+      ASSERT_EQ(stream->WaitForEnd(), absl::OkStatus());
+      EXPECT_EQ(stream->tokens(), expected);
+      const v1::Timeline timeline = stream->timeline();
+      if (timeline.decode_worker() == cut_off) {
+        EXPECT_EQ(timeline.path(), v1::PATH_COLOCATED);
+        failed += timeline.reason() == v1::ROUTE_REASON_PREFILL_FAILED ? 1 : 0;
+      } else {
+        EXPECT_NE(timeline.reason(), v1::ROUTE_REASON_PREFILL_FAILED);
+        split_meanwhile += timeline.path() == v1::PATH_DISAGGREGATED ? 1 : 0;
+      }
+    }
+  };
+  const TimePoint begin = Clock::System().Now();
+  while (failed == 0 && Clock::System().Now() - begin < kPatience) {
+    ASSERT_NO_FATAL_FAILURE(ask());
+  }
+  ASSERT_GT(failed, 0) << "nothing was split between the two that are cut";
+
+  // Both are as good as before, and the pair is left alone.
+  EXPECT_TRUE(cluster().WaitForUsableWorkers(3));
+  split_meanwhile = 0;
+  failed = 0;
+  const absl::StatusOr<v1::CompleteResponse> next = client().Complete(request);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(TokensOf(*next), expected);
+  EXPECT_EQ(next->timeline().path(), v1::PATH_DISAGGREGATED);
+  EXPECT_EQ(next->timeline().decode_worker(), cluster().decode(1).address());
+  ASSERT_EQ(network().Heal(), absl::OkStatus());
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
 }
 
 // F16: slower, and right. A network may be too slow for a handoff; then it is as if it had failed.

@@ -101,5 +101,50 @@ TEST_F(RestartLoopTest, TwentyTimesUnderRequests) {
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
 }
 
+// B48: nobody waits for anybody: whole fleets are killed while others still start, and half-started
+// ones again.
+class RestartStormTest : public RestartLoopTest {
+ protected:
+  int DecodeWorkers() const override { return 2; }
+  int PrefillWorkers() const override { return 2; }
+};
+
+TEST_F(RestartStormTest, FiftyTimesWithoutWaiting) {
+  constexpr int kKills = 50;
+  constexpr std::uint64_t kSeed = 30112026;
+  ASSERT_NO_FATAL_FAILURE(ComputeExpected());
+  std::atomic<bool> stop = false;
+  Tally tally;
+  std::vector<std::jthread> clients;
+  for (int i = 0; i < kPrompts; ++i) {
+    clients.emplace_back([&, i] { Ask(i, stop, tally); });
+  }
+  ServerProcess* const workers[] = {&cluster().prefill(0), &cluster().prefill(1),
+                                    &cluster().decode(0), &cluster().decode(1)};
+  std::mt19937_64 random(kSeed);
+  for (int kill = 0; kill < kKills; ++kill) {
+    SCOPED_TRACE(absl::StrCat("seed ", kSeed, ", kill ", kill));
+    ServerProcess& victim = *workers[random() % std::size(workers)];
+    // Often before it is ready; the one that was there is killed first.
+    ASSERT_EQ(victim.Launch(), absl::OkStatus());
+    const int before = tally.right + tally.refused;
+    WaitUntil([&] { return tally.right + tally.refused > before; },
+              std::chrono::milliseconds(random() % 200));
+  }
+  for (ServerProcess* worker : workers) {
+    ASSERT_EQ(worker->Start(), absl::OkStatus());
+  }
+  ASSERT_TRUE(cluster().WaitForUsableWorkers(4));
+  EXPECT_TRUE(
+      WaitUntil([&, before = tally.right.load()] { return tally.right > before + 20; }, kPatience));
+  stop = true;
+  clients.clear();  // joins
+  std::printf("%d requests answered, %d refused with a status, %d wrong\n", tally.right.load(),
+              tally.refused.load(), tally.wrong.load());
+  EXPECT_GT(tally.refused, 0) << "the storm was none";
+  ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+  EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kLease + kBlocksFree)));
+}
+
 }  // namespace
 }  // namespace baton
