@@ -1,5 +1,6 @@
 // Every fault at every stage of a split request (DESIGN.md section 1, S1 to S9), on every
-// transport: faults.md F1 to F7, F10, F11, F21, F23. What must hold, whatever happens:
+// transport: faults.md F1 to F7, F10, F11, F21, F23 (and T12, B34, B36: cancelled at S5, before the
+// first piece, and at S6, before the acknowledgement). What must hold, whatever happens:
 //
 //   - within 2 s of the fault recovery has begun or the client has its status;
 //   - tokens are those of the single engine, or the beginning of them and an error;
@@ -259,6 +260,10 @@ class Lane {
         Check(absl::IsDeadlineExceeded(end), text);
         break;
       case Fault::kKill:
+        // F5, F7: there is nobody else to say that all is well, not even at S9, where all tokens
+        // are out but for the word that they are all.
+        Check(end.ok() == (c.victim == Victim::kPrefill), text);
+        [[fallthrough]];
       case Fault::kStop:
         Check(end.ok() || (c.victim != Victim::kPrefill &&
                            (absl::IsUnavailable(end) || absl::IsAborted(end))),

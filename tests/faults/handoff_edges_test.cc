@@ -123,9 +123,37 @@ TEST_P(OverTransportTest, PiecesDamagedEveryTimeAreComputedHere) {
   ASSERT_EQ(ended.size(), 1u);
   EXPECT_NE(ended[0].find("DATA_LOSS"), std::string::npos) << ended[0];
   EXPECT_EQ(NumberIn(ended[0], "landed_blocks"), 0) << ended[0];
-  EXPECT_GE(Logged(cluster().decode(), "handoff.checksum_mismatch").size(), 2u);
+  const std::size_t found = Logged(cluster().decode(), "handoff.checksum_mismatch").size();
+  EXPECT_GE(found, 2u);
+  // F35: the router gives the pair a rest first, and nothing is asked of it meanwhile.
+  ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_NO_PREFILL_WORKER);
+  EXPECT_EQ(Logged(cluster().decode(), "handoff.requested").size(), 1u);
+  EXPECT_EQ(Logged(cluster().decode(), "handoff.checksum_mismatch").size(), found);
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
-  ExpectSplitSoon();  // the router gives the pair a rest first
+  ExpectSplitSoon();
+}
+
+// F1: of a prefill worker that has died the whole blocks that landed are kept, and no more than the
+// others is computed.
+TEST_P(OverTransportTest, BlocksOfADeadWorkerThatLandedAreKept) {
+  const v1::CompleteRequest request = LongRequest(v1::PATH_UNSPECIFIED);
+  const Tokens expected = Expected(request);
+  const auto stream = client().Stream(request);
+  ASSERT_TRUE(WaitUntil(
+      [&] { return cluster().prefill().Load().prefilled_tokens() >= kLongPromptTokens / 2; },
+      kPatience));
+
+  cluster().prefill().process().Kill();
+
+  EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(stream->tokens(), expected);
+  const std::vector<std::string> failed = Logged(cluster().decode(), "handoff.failed");
+  ASSERT_EQ(failed.size(), 1u);
+  const std::int64_t landed = NumberIn(failed[0], "landed_blocks");
+  EXPECT_GT(landed, 0) << failed[0];
+  EXPECT_TRUE(WaitUntil([&] { return cluster().decode().IsIdle(); }, Promised(kBlocksFree)));
+  EXPECT_EQ(cluster().decode().Load().prefilled_tokens(),
+            kLongPromptTokens - static_cast<std::uint64_t>(landed) * 16);
 }
 
 // B40: 64 prompts at once, each message of their blocks is held up, and none gets another's blocks
