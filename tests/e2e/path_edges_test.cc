@@ -12,6 +12,7 @@
 #include "kvtransfer/inproc/inproc_transport.h"
 #include "tests/support/cluster.h"
 #include "tests/support/reference_engine.h"
+#include "tests/support/scrape.h"
 #include "tests/support/two_workers.h"
 
 namespace baton {
@@ -100,7 +101,8 @@ TEST_F(PathEdgesTest, EveryLengthByEveryPath) {
 TEST_F(PathEdgesTest, EveryTransport) {
   for (const std::string transport : {"tcp", "mapped", "grpc"}) {
     SCOPED_TRACE(transport);
-    const auto cluster = Cluster::Start({.worker_flags = {"--kv-transport", transport}});
+    const auto cluster = Cluster::Start(
+        {.worker_flags = {"--kv-transport", transport, "--metrics-listen", "127.0.0.1:0"}});
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     for (const std::size_t length : {1, 15, 16, 17, 100, 257, 513, 600, 2000}) {
       SCOPED_TRACE(absl::StrCat("prompt tokens: ", length));
@@ -123,7 +125,24 @@ TEST_F(PathEdgesTest, EveryTransport) {
       EXPECT_EQ(description->kv_peers(0).transport(), transport);
       EXPECT_EQ(description->kv_peers(0).carrier(), transport == "grpc" ? "grpc" : "tcp");
       EXPECT_NE(description->kv_peers(0).reason(), "");
+      // T55: the same in the metrics.
+      const auto samples = Scrape(worker->Door("metrics"));
+      ASSERT_TRUE(samples.ok()) << samples.status();
+      for (const std::string other : {"rdma", "mapped", "tcp", "grpc"}) {
+        const auto sample = samples->lower_bound(
+            absl::StrCat("baton_kv_transport_peers{transport=\"", other, "\""));
+        ASSERT_NE(sample, samples->end());
+        EXPECT_EQ(sample->second, other == transport ? 1 : 0) << sample->first;
+      }
     }
+    // And in the log of the side that chooses, once for the peer.
+    const std::string log = (*cluster)->decode().process().ErrorOutput();
+    const std::size_t chosen = log.find(" peer.connected ");
+    ASSERT_NE(chosen, std::string::npos) << log;
+    EXPECT_EQ(log.find(" peer.connected ", chosen + 1), std::string::npos);
+    EXPECT_NE(log.substr(chosen, log.find('\n', chosen) - chosen)
+                  .find(absl::StrCat(" transport=", transport, " ")),
+              std::string::npos);
   }
 }
 
