@@ -86,18 +86,43 @@ TEST_F(PrefillServiceTest, OffersNoBlocksWhenOnlyTheFirstTokenIsWanted) {
   ExpectIdle();
 }
 
-// T54, F36: a decode worker that would compute other tokens is refused in words.
+// T54, F36: a decode worker that would compute other tokens is refused in words, whichever the
+// difference, and so is one that shares no transport.
 TEST_F(PrefillServiceTest, RefusesADifferentIdentityWithTheDifference) {
-  v1::PrefillRequest request = ValidRequest(20);
-  request.mutable_identity()->set_arithmetic("cpu-other");
-  request.mutable_identity()->set_layers(31);
-  std::vector<v1::PrefillEvent> events;
-  const grpc::Status status = Call(request, events, 9);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("layers: ours 2, theirs 31"));
-  EXPECT_THAT(status.error_message(), HasSubstr("theirs cpu-other"));
-  EXPECT_TRUE(events.empty());
+  struct Case {
+    const char* named;
+    std::function<void(v1::PrefillRequest&)> change;
+  };
+  const auto of = [](v1::PrefillRequest& request) { return request.mutable_identity(); };
+  const Case cases[] = {
+      {"model_fingerprint: ours ",
+       [&](auto& r) { of(r)->mutable_model_fingerprint()->at(0) ^= 1; }},
+      {"tokenizer_fingerprint: ours ",
+       [&](auto& r) { of(r)->mutable_tokenizer_fingerprint()->at(0) ^= 1; }},
+      {"layers: ours 2, theirs 31", [&](auto& r) { of(r)->set_layers(31); }},
+      {"kv_heads: ours ", [&](auto& r) { of(r)->set_kv_heads(9); }},
+      {"head_dim: ours ", [&](auto& r) { of(r)->set_head_dim(7); }},
+      {"block_tokens: ours 16, theirs 32", [&](auto& r) { of(r)->set_block_tokens(32); }},
+      {"element_type: ours ", [&](auto& r) { of(r)->set_element_type("f16"); }},
+      {"layout_id: ours ", [&](auto& r) { of(r)->set_layout_id("other"); }},
+      {"layer_bytes: ours ", [&](auto& r) { of(r)->set_layer_bytes(1); }},
+      {"theirs cpu-other", [&](auto& r) { of(r)->set_arithmetic("cpu-other"); }},
+      {"rope_base: ours ", [&](auto& r) { of(r)->set_rope_base(77); }},
+      {"rms_epsilon: ours ", [&](auto& r) { of(r)->set_rms_epsilon(0.5); }},
+      {"theirs pigeon", [&](auto& r) { r.add_kv_transports("pigeon"); }},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.named);
+    v1::PrefillRequest request = ValidRequest(20);
+    one.change(request);
+    std::vector<v1::PrefillEvent> events;
+    const grpc::Status status = Call(request, events, 9);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(status.error_message(), HasSubstr(one.named));
+    EXPECT_TRUE(events.empty());
+  }
   ExpectIdle();
+  EXPECT_EQ(node_.core->engine().load().prefilled_tokens, 0u);
 }
 
 TEST_F(PrefillServiceTest, RefusesMalformedRequestsAndGoesOn) {

@@ -571,6 +571,52 @@ TEST_F(RouterTest, ARequestIsMovedOnceToAnotherDecodeWorker) {
   EXPECT_EQ(Complete(Prompt(5)).status.code(), absl::StatusCode::kUnavailable);
 }
 
+// F4: whoever gets a request that another worker has held gets what is left of its time.
+TEST_F(RouterTest, AMovedRequestKeepsItsDeadline) {
+  constexpr milliseconds kDeadline = seconds(5);
+  constexpr milliseconds kHeld(400);
+  const auto left = [](const grpc::ServerContext& context) {
+    return std::chrono::duration_cast<milliseconds>(context.deadline() -
+                                                    std::chrono::system_clock::now());
+  };
+  absl::Mutex mutex;
+  std::optional<milliseconds> at_first;
+  milliseconds at_second{0};
+  FakeWorker second(v1::ROLE_DECODE, IdentityOf(Model()));
+  const FakeWorker::Script script = [&](const v1::GenerateRequest& request,
+                                        grpc::ServerContext& context,
+                                        grpc::ServerWriter<v1::GenerateEvent>& writer) {
+    {
+      absl::MutexLock lock(&mutex);
+      if (at_first.has_value()) {
+        at_second = left(context);
+        return FakeWorker::Answer({3 + 'o', 3 + 'k'}, Finished())(request, context, writer);
+      }
+      at_first = left(context);
+    }
+    const TimePoint until = Clock::System().Now() + kHeld;
+    WaitUntil([until] { return Clock::System().Now() >= until; });
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down");
+  };
+  decode_->script = script;
+  second.script = script;
+  more_decode_ = {second.address()};
+  StartRouter();
+  ASSERT_TRUE(WaitUntil([this] {
+    const v1::StatusResponse status = Status();
+    return status.workers(0).problem().empty() && status.workers(1).problem().empty();
+  }));
+
+  const Answer answer = Complete(Prompt(5), kDeadline);
+
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  absl::MutexLock lock(&mutex);
+  ASSERT_TRUE(at_first.has_value());
+  EXPECT_LE(*at_first, kDeadline + milliseconds(100));  // gRPC rounds up what it tells
+  EXPECT_GT(at_second, milliseconds(0));
+  EXPECT_LE(at_second, *at_first - kHeld + milliseconds(100));
+}
+
 // F28: every decode worker fails every request. The workers get a tenth more than the clients have
 // asked, and a request whose first token is out is not asked again.
 TEST_F(RouterTest, ASickFleetIsNotAskedTwice) {
