@@ -86,6 +86,7 @@ void DecodeSession::MakeChoices(const DecodeJob& job, std::size_t count) {
   span_.Add("gen_ai.usage.prompt_tokens", std::int64_t{job.sequence.prompt_size()});
   observer_->OnProgress(result_);
   wants_logprobs_ = job.sequence.has_logprobs();
+  wants_prompt_logprobs_ = job.sequence.prompt_logprobs();
   choices_.resize(count);
   open_ = count;
   for (Choice& choice : choices_) {
@@ -136,11 +137,18 @@ absl::StatusOr<SequenceId> DecodeSession::SubmitLeader(SequenceRequest request, 
                                     .colocate_below_tokens = job.colocate_below_tokens,
                                     .deadline = job.deadline,
                                     .traceparent = TraceParent()},
-                                   [self = weak_from_this()](const HandoffReport& report) {
-                                     if (const auto session = self.lock()) {
-                                       session->Report(report);
-                                     }
-                                   });
+                                   {.on_change =
+                                        [self = weak_from_this()](const HandoffReport& report) {
+                                          if (const auto session = self.lock()) {
+                                            session->Report(report);
+                                          }
+                                        },
+                                    .on_first_token =
+                                        [self = weak_from_this()](const SelectedToken& token) {
+                                          if (const auto session = self.lock()) {
+                                            session->TellFirstToken(token);
+                                          }
+                                        }});
     request.hooks = handoff_;
   }
   absl::StatusOr<SequenceId> id = Submit(0, std::move(request));
@@ -215,22 +223,36 @@ void DecodeSession::TakePromptLogprobs(const std::vector<SelectedToken>& tokens)
 void DecodeSession::TakeToken(std::size_t index, const SelectedToken& token) {
   HitFailpoint("decode.streaming").IgnoreError();
   bool over = false;
+  bool differs = false;
   {
     absl::MutexLock lock(&mutex_);
     Choice& choice = choices_[index];
     if (observer_ == nullptr) {
       return;
     }
+    const std::optional<TokenId> told = std::exchange(choice.told, std::nullopt);
+    differs = told.has_value() && *told != token.token;
     // The others may not have the leader's blocks by its first token: it stays for one more.
     const bool spared = index == 0 && !choice.begun && choices_.size() > 1;
-    if (!choice.stopped()) {
+    if (!choice.stopped() && !told.has_value()) {
       Emit(choice, static_cast<std::uint32_t>(index), token);
     }
     choice.begun = true;
     over = choice.stopped() && !spared;
   }
-  if (over) {
+  if (differs) {
+    CancelWith(absl::DataLossError("the engine goes on from another token than was sent"));
+  } else if (over) {
     CancelChoice(index, absl::CancelledError("the text has met a stop string"));
+  }
+}
+
+void DecodeSession::TellFirstToken(const SelectedToken& token) {
+  absl::MutexLock lock(&mutex_);
+  // The prompt's log probabilities come before it, from the engine.
+  if (observer_ != nullptr && !wants_prompt_logprobs_) {
+    choices_[0].told = token.token;
+    Emit(choices_[0], 0, token);
   }
 }
 

@@ -48,7 +48,7 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
   struct Owner {
     WorkerCore& core;  // outlives the session
     std::string address;
-    std::function<std::shared_ptr<IncomingHandoff>(HandoffPlan, IncomingHandoff::Reporter)>
+    std::function<std::shared_ptr<IncomingHandoff>(HandoffPlan, IncomingHandoff::Listener)>
         make_handoff;
     std::function<void()> on_gone;  // the last sequence has ended
   };
@@ -71,7 +71,8 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
     std::optional<SequenceId> sequence;  // from its submission on
     std::optional<absl::Status> cancel;  // its sequence is to end, or to end once it is known
     std::unique_ptr<TextStream> text;    // null without stop strings
-    bool begun = false;                  // a token has come
+    bool begun = false;                  // the engine has given a token
+    std::optional<TokenId> told;         // the first one, told before the engine gives it
 
     bool stopped() const { return text != nullptr && text->stopped(); }
   };
@@ -96,6 +97,7 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
   void EndSpan(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Executor's thread.
   void Report(const HandoffReport& report);
+  void TellFirstToken(const SelectedToken& token);
 
   const Owner owner_;
   std::shared_ptr<IncomingHandoff>
@@ -109,6 +111,7 @@ class DecodeSession final : public Generation, public std::enable_shared_from_th
   std::optional<absl::Status> cancelled_
       ABSL_GUARDED_BY(mutex_);  // all of them, maybe before they have begun
   bool wants_logprobs_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wants_prompt_logprobs_ ABSL_GUARDED_BY(mutex_) = false;
   GenerationResult result_ ABSL_GUARDED_BY(mutex_);
   HandoffReport report_ ABSL_GUARDED_BY(mutex_);
   OpenSpan span_ ABSL_GUARDED_BY(mutex_);

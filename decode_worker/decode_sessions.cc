@@ -36,12 +36,12 @@ DecodeSessions::~DecodeSessions() {
 }
 
 std::shared_ptr<IncomingHandoff> DecodeSessions::MakeHandoff(HandoffPlan plan,
-                                                             IncomingHandoff::Reporter reporter) {
+                                                             IncomingHandoff::Listener listener) {
   {
     absl::MutexLock lock(&mutex_);
     ++live_handoffs_;
   }
-  return {new IncomingHandoff(handoffs_, std::move(plan), std::move(reporter)),
+  return {new IncomingHandoff(handoffs_, std::move(plan), std::move(listener)),
           [this](IncomingHandoff* handoff) {
             delete handoff;
             absl::MutexLock lock(&mutex_);
@@ -79,8 +79,8 @@ std::shared_ptr<Generation> DecodeSessions::Start(DecodeJob job,
           DecodeSession::Owner{.core = core_,
                                .address = address_,
                                .make_handoff =
-                                   [this](HandoffPlan plan, IncomingHandoff::Reporter reporter) {
-                                     return MakeHandoff(std::move(plan), std::move(reporter));
+                                   [this](HandoffPlan plan, IncomingHandoff::Listener listener) {
+                                     return MakeHandoff(std::move(plan), std::move(listener));
                                    },
                                .on_gone = [this, number] { Remove(number); }},
           job.reason, observer);

@@ -49,7 +49,7 @@ class DecodeSessions final : public DrainTarget {
   std::vector<std::shared_ptr<DecodeSession>> Alive() const;
   void Remove(std::uint64_t number);
   std::shared_ptr<IncomingHandoff> MakeHandoff(HandoffPlan plan,
-                                               IncomingHandoff::Reporter reporter);
+                                               IncomingHandoff::Listener listener);
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return sessions_.empty() && live_handoffs_ == 0;
   }

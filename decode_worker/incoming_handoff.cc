@@ -103,10 +103,10 @@ Duration AsSaid(const google::protobuf::Duration& said, Duration longest) {
 
 }  // namespace
 
-IncomingHandoff::IncomingHandoff(const HandoffContext& context, HandoffPlan plan, Reporter reporter)
+IncomingHandoff::IncomingHandoff(const HandoffContext& context, HandoffPlan plan, Listener listener)
     : context_(context),
       plan_(std::move(plan)),
-      reporter_(std::move(reporter)),
+      listener_(std::move(listener)),
       prompt_blocks_(BlocksForTokens(plan_.sequence.prompt_size())) {}
 
 template <typename Task>
@@ -137,7 +137,7 @@ void IncomingHandoff::TryWhenReady() {
   } else if (sequence_.has_value() && pin_.has_value()) {
     if (next_candidate_ == 0 && IsMostlyHere()) {
       report_.prefix_cached = true;
-      reporter_(report_);
+      listener_.on_change(report_);
       ComputeHere();
     } else {
       StartAttempt();
@@ -246,7 +246,7 @@ void IncomingHandoff::HandleAccepted(const v1::PrefillEvent::Accepted& accepted)
   attempt_->accepted = true;
   report_.split = true;
   report_.prefill_worker = attempt_->candidate.address();
-  reporter_(report_);
+  listener_.on_change(report_);
   if (!NeedsKv()) {
     return;  // the first token is all there is
   }
@@ -292,9 +292,10 @@ void IncomingHandoff::HandleFirstToken(const v1::PrefillEvent::FirstToken& first
     report_.prefill = AsSaid(first.prefill(), longest);
     report_.cached_tokens =
         std::min(first.cached_tokens(), static_cast<std::uint32_t>(plan_.sequence.prompt_size()));
-    reporter_(report_);
+    listener_.on_change(report_);
     SelectedToken token = FromProto(first.logprob());
     token.token = TokenId(first.token());
+    listener_.on_first_token(token);
     context_.core.engine().GiveFirstToken(*sequence_, std::move(token),
                                           FromProto(first.prompt_logprobs()));
   }
@@ -334,7 +335,7 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
   report_.transport = stats.transport;
   report_.transfer = stats.last_byte - stats.first_byte;
   context_.core.rates().OnLanded(stats);
-  reporter_(report_);
+  listener_.on_change(report_);
   LogEvent(
       LogLevel::kDebug, "handoff.landed",
       {{"request", plan_.request_id},
@@ -435,7 +436,7 @@ void IncomingHandoff::ContinueAfterFailure(const absl::Status& why) {
   } else {
     report_.split = false;
     report_.prefill_failed = true;
-    reporter_(report_);
+    listener_.on_change(report_);
     ComputeHere();
   }
 }

@@ -79,10 +79,14 @@ struct HandoffReport {
 class IncomingHandoff final : public HandoffHooks,
                               public std::enable_shared_from_this<IncomingHandoff> {
  public:
-  // Hears of every change, on the executor's thread.
-  using Reporter = std::function<void(const HandoffReport&)>;
+  // Both on the executor's thread.
+  struct Listener {
+    std::function<void(const HandoffReport&)> on_change;
+    // The first token, before the engine hears of it: that one may be in the middle of a step.
+    std::function<void(const SelectedToken&)> on_first_token;
+  };
 
-  IncomingHandoff(const HandoffContext& context, HandoffPlan plan, Reporter reporter);
+  IncomingHandoff(const HandoffContext& context, HandoffPlan plan, Listener listener);
 
   // The engine's sequence that this handoff feeds. Thread-safe; once, before or after the engine
   // admits it.
@@ -124,7 +128,7 @@ class IncomingHandoff final : public HandoffHooks,
 
   const HandoffContext context_;
   const HandoffPlan plan_;
-  const Reporter reporter_;
+  const Listener listener_;
   const int prompt_blocks_;
 
   // Executor's thread only.

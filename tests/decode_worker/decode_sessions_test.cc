@@ -598,6 +598,71 @@ TEST_F(DecodeSessionsTest, TokensComeBeforeThePrefillCallHasEnded) {
   ExpectAllFree();
 }
 
+// Stands still in its first token, and the engine with it.
+class HoldingObserver final : public GenerationObserver {
+ public:
+  void OnProgress(const GenerationResult&) override {}
+  void OnPromptLogprobs(v1::Logprobs) override {}
+  void OnToken(GeneratedToken) override {
+    if (!holds.HasBeenNotified()) {
+      holds.Notify();
+      EXPECT_TRUE(go_on.WaitForNotificationWithTimeout(absl::Seconds(60)));
+    }
+  }
+  void OnChoiceEnd(std::uint32_t, v1::FinishReason) override {}
+  void OnFinished(const GenerationResult&) override { ended.Notify(); }
+  void OnError(absl::Status) override { ended.Notify(); }
+
+  absl::Notification holds;
+  absl::Notification go_on;
+  absl::Notification ended;
+};
+
+TEST_F(DecodeSessionsTest, TheFirstTokenDoesNotWaitForAStepThatIsUnderWay) {
+  for (const bool logprobs : {false, true}) {
+    const auto holding = std::make_shared<HoldingObserver>();
+    std::shared_ptr<RecordingObserver> observer;
+    absl::Notification started;
+    ScriptedPrefill prefill(
+        [&](grpc::ServerContext&, const v1::PrefillRequest& request, auto& writer) {
+          const auto stub = v1::PrefillWorker::NewStub(
+              grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
+          grpc::ClientContext context;
+          const auto reader = stub->Prefill(&context, request);
+          v1::PrefillEvent event;
+          while (reader->Read(&event)) {
+            if (!event.has_first_token()) {
+              writer.Write(event);
+              continue;
+            }
+            started.WaitForNotification();
+            decode_.sessions.Start(MakeJob(20, 2), holding);
+            EXPECT_TRUE(holding->holds.WaitForNotificationWithTimeout(absl::Seconds(60)));
+            writer.Write(event);
+            EXPECT_TRUE(observer->WaitForTokens(1));
+            EXPECT_EQ(observer->tokens().size(), 1u);
+            EXPECT_FALSE(holding->go_on.HasBeenNotified());
+            holding->go_on.Notify();
+          }
+          return reader->Finish();
+        });
+    DecodeJob job = MakeJob(200, 10, 17);
+    if (logprobs) {
+      job.sequence.set_logprobs(2);
+    }
+    const std::vector<std::uint32_t> expected = Colocated(job);
+    job.prefill = {prefill.candidate()};
+    observer = decode_.Start(std::move(job));
+    started.Notify();
+    EXPECT_TRUE(observer->WaitForEnd().ok());
+    EXPECT_EQ(observer->tokens(), expected);
+    EXPECT_EQ(observer->logprobs().size(), logprobs ? expected.size() : 0);
+    EXPECT_TRUE(observer->result().finished.split());
+    EXPECT_TRUE(holding->ended.WaitForNotificationWithTimeout(absl::Seconds(60)));
+    ExpectAllFree();
+  }
+}
+
 TEST_F(DecodeSessionsTest, CancellationAtAnyMomentFreesBothSides) {
   for (int delay_ms = 0; delay_ms < 30; delay_ms += 2) {
     DecodeJob job = MakeJob(1500, 200, 10);
