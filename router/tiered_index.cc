@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "router/prefix_index_sets.h"
 
@@ -19,16 +20,9 @@ void ForEachBit(std::size_t word, std::uint32_t bits, const Visit& visit) {
   }
 }
 
-bool Any(const WorkerBits& workers, std::size_t words) {
-  std::uint32_t any = 0;
-  for (std::size_t w = 0; w < words; ++w) {
-    any |= workers.words[w];
-  }
-  return any != 0;
-}
-
 // Follows the runs of all workers from block to block. Work is done for a worker only where its
-// run ends or where its blocks begin to be in another tier; all else is done to 32 workers at once.
+// run ends or where its blocks begin to be in another tier; all else is done to 32 workers at once,
+// as long as one of them is followed.
 //
 // Not thread-safe: lives for one look-up.
 class RunCounter {
@@ -42,21 +36,25 @@ class RunCounter {
         going_on.words[words_ - 1] = (std::uint32_t{1} << (runs.size() % 32)) - 1;
       }
     }
+    std::iota(active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(words_), 0);
+    active_count_ = words_;
   }
 
   std::size_t words() const { return words_; }
+  // Words of bits in which some run goes on. A word that is no longer among them never is again,
+  // and what stands in it has no meaning.
+  std::span<const std::uint32_t> active() const { return {active_.data(), active_count_}; }
   // Those that a further block lengthens the run of.
   const WorkerBits& going_on() const { return going_on_[kSlowest]; }
 
   // The next block is held by these: each in one tier, the quickest that it has it in. False when
   // no run goes on.
   bool Take(const PerTier<WorkerBits>& found) {
-    std::uint32_t any = 0;
-    for (std::size_t w = 0; w < words_; ++w) {
-      const std::uint32_t before = going_on_[kSlowest].words[w];
+    std::size_t still_active = 0;
+    for (const std::uint32_t w : active()) {
       std::uint32_t held = found[v1::KV_TIER_DEVICE].words[w];
-      if ((before & ~held) == 0 && InSlower(w) == 0) {
-        any |= before;
+      if ((going_on_[kSlowest].words[w] & ~held) == 0 && InSlower(w) == 0) {
+        active_[still_active++] = w;
         continue;  // no run ends, and all blocks are where the last ones were
       }
       for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
@@ -64,19 +62,22 @@ class RunCounter {
         End(tier, w, going_on_[tier].words[w] & ~held);
         going_on_[tier].words[w] &= held;
       }
-      any |= going_on_[kSlowest].words[w];
       for (std::size_t tier = 1; tier < kKvTiers; ++tier) {
         NoteChanges(tier, w, found[tier].words[w] & going_on_[kSlowest].words[w]);
       }
+      if (going_on_[kSlowest].words[w] != 0) {
+        active_[still_active++] = w;
+      }
     }
+    active_count_ = still_active;
     ++blocks_;
-    return any != 0;
+    return still_active > 0;
   }
 
   // There is no further block.
   void End() {
     for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
-      for (std::size_t w = 0; w < words_; ++w) {
+      for (const std::uint32_t w : active()) {
         End(tier, w, going_on_[tier].words[w]);
       }
     }
@@ -124,6 +125,8 @@ class RunCounter {
 
   std::vector<HeldRuns>& runs_;
   const std::size_t words_;
+  std::array<std::uint32_t, kMostWorkers / 32> active_{};
+  std::size_t active_count_ = 0;
   std::uint32_t blocks_ = 0;        // before the one at hand
   PerTier<WorkerBits> going_on_{};  // [tier] whose runs of it have no gap so far
   PerTier<WorkerBits> inside_{};    // [tier] whose last block was there, and in no quicker one
@@ -174,8 +177,10 @@ void TieredIndex::MatchAll(std::span<const PrefixHash> hashes, TieredMatches& ma
     in_use[tier] = tiers_[tier]->stats().entries > 0;
   }
   matches.runs.resize(slots);
+  // Tiers that the last block was looked for in: the next ones are likely to be no deeper.
+  std::size_t depth = kKvTiers;
   const auto prefetch = [&](std::size_t block) {
-    for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    for (std::size_t tier = 0; tier < depth; ++tier) {
       if (in_use[tier] && block < hashes.size()) {
         tiers_[tier]->Prefetch(hashes[block]);
       }
@@ -185,19 +190,29 @@ void TieredIndex::MatchAll(std::span<const PrefixHash> hashes, TieredMatches& ma
     prefetch(i);
   }
   RunCounter counter(matches.runs);
+  WorkerBits wanted;  // in no tier so far
   PerTier<WorkerBits> found{};
   bool go_on = true;
   for (std::size_t i = 0; i < hashes.size() && go_on; ++i) {
     prefetch(i + kAhead);
-    WorkerBits wanted = counter.going_on();
+    std::uint32_t any_wanted = 1;
+    depth = 0;
+    for (const std::uint32_t w : counter.active()) {
+      wanted.words[w] = counter.going_on().words[w];
+    }
     for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
-      if (!in_use[tier] || !Any(wanted, counter.words())) {
-        std::fill_n(found[tier].words.begin(), counter.words(), 0);
+      if (!in_use[tier] || any_wanted == 0) {
+        for (const std::uint32_t w : counter.active()) {
+          found[tier].words[w] = 0;
+        }
         continue;
       }
+      depth = tier + 1;
       tiers_[tier]->FindHolders(hashes[i], wanted, counter.words(), found[tier]);
-      for (std::size_t w = 0; w < counter.words(); ++w) {
+      any_wanted = 0;
+      for (const std::uint32_t w : counter.active()) {
         wanted.words[w] &= ~found[tier].words[w];
+        any_wanted |= wanted.words[w];
       }
     }
     go_on = counter.Take(found);
