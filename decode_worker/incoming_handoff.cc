@@ -74,6 +74,7 @@ class IncomingHandoff::Attempt final : public PrefillCallEvents,
   DecodeHandoffState state = DecodeHandoffState::kLeased;
   std::shared_ptr<PrefillCall> call;
   bool accepted = false;
+  bool call_ended = false;  // well, while the fetch was under way
   bool fetching = false;
   bool landed = false;
   std::size_t landed_bytes = 0;
@@ -87,6 +88,7 @@ class IncomingHandoff::Attempt final : public PrefillCallEvents,
 
 namespace {
 
+constexpr char kNoFirstToken[] = "the prefill call ended without a first token";
 constexpr Duration kWatchPause = std::chrono::milliseconds(100);
 // Fewer tokens say little of how long a prompt takes.
 constexpr int kTellingTokens = 64;
@@ -343,6 +345,9 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
        {"bytes", stats.bytes},
        {"us", std::chrono::duration_cast<std::chrono::microseconds>(report_.transfer).count()}});
   AdoptIfComplete();
+  if (attempt_ != nullptr && attempt_->call_ended) {
+    ContinueAfterFailure(absl::UnavailableError(kNoFirstToken));
+  }
 }
 
 void IncomingHandoff::RecordTransfer(const FetchStats& stats) {
@@ -372,11 +377,12 @@ void IncomingHandoff::HandleCallEnd(const absl::Status& status) {
     // All of the prompt is here; without a first token the last position is computed again for it.
     ContinueAfterFailure(status);
   } else if (!status.ok() || !attempt_->fetching) {
-    FailAttempt(status.ok() ? absl::UnavailableError("the prefill call ended without a first token")
-                            : status);
+    FailAttempt(status.ok() ? absl::UnavailableError(kNoFirstToken) : status);
+  } else {
+    // The other side saw our acknowledgement before we heard of the landing: that event is on its
+    // way.
+    attempt_->call_ended = true;
   }
-  // Else the other side saw our acknowledgement before we heard of the landing: that event is on
-  // its way.
 }
 
 void IncomingHandoff::HandleFetchFailed(const absl::Status& why,

@@ -448,6 +448,39 @@ TEST_F(DecodeSessionsTest, APromptTooLargeForThePoolNeverReachesAPrefillWorker) 
   EXPECT_TRUE(AllBlocksFree(*small.core));
 }
 
+// The blocks land after the call has ended well without a first token: nothing else will come of
+// it, and the request does not wait for its deadline.
+TEST_F(DecodeSessionsTest, ACallThatEndsBeforeTheBlocksLandIsAFailureWithoutAFirstToken) {
+  std::jthread prefilling;
+  ScriptedPrefill hasty([&](grpc::ServerContext&, const v1::PrefillRequest& request, auto& writer) {
+    absl::Notification accepted;
+    prefilling = std::jthread([&, request] {
+      const auto real = v1::PrefillWorker::NewStub(
+          grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
+      grpc::ClientContext context;
+      const auto reader = real->Prefill(&context, request);
+      v1::PrefillEvent event;
+      EXPECT_TRUE(reader->Read(&event));
+      writer.Write(event);
+      accepted.Notify();
+      while (reader->Read(&event)) {
+      }
+      reader->Finish().ok();
+    });
+    accepted.WaitForNotification();
+    return grpc::Status::OK;
+  });
+  DecodeJob job = MakeJob(3000, 10, 17);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.deadline = Clock::System().Now() + std::chrono::seconds(10);
+  job.prefill = {hasty.candidate()};
+  const auto observer = decode_.Start(std::move(job));
+  EXPECT_EQ(observer->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(observer->tokens(), expected);
+  prefilling.join();
+  ExpectAllFree();
+}
+
 // T45: handed-over sequences outgrow the pool. The newest one loses its blocks, waits until others
 // have ended, is taken again and finishes; nobody stays behind.
 TEST_F(DecodeSessionsTest, ARetractedSequenceIsTakenAgainWhenThereIsRoom) {
