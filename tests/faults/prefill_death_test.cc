@@ -37,7 +37,8 @@ TEST_P(PrefillDeathTest, TheDecodeWorkerTakesOver) {
   cluster().prefill().process().Kill();
 
   EXPECT_TRUE(WaitUntil([&] { return HasBegunToRecover(*stream); }, Promised(kRecoveryBegins)));
-  EXPECT_TRUE(CompletionsClient(cluster().decode().address()).IsServing());
+  const CompletionsClient decode(cluster().decode().address());
+  EXPECT_TRUE(decode.IsServing());
   EXPECT_EQ(stream->WaitForEnd(), absl::OkStatus());
   EXPECT_EQ(stream->tokens(), expected);
   EXPECT_EQ(stream->timeline().path(), v1::PATH_COLOCATED);
@@ -46,10 +47,12 @@ TEST_P(PrefillDeathTest, TheDecodeWorkerTakesOver) {
 
   EXPECT_TRUE(cluster().WaitForUsableWorkers(1));
   ExpectAnswer(v1::PATH_COLOCATED, v1::ROUTE_REASON_NO_PREFILL_WORKER);
+  EXPECT_TRUE(decode.IsServing() && client().IsServing());
 
   ASSERT_EQ(cluster().prefill().Start(), absl::OkStatus());
   ASSERT_TRUE(cluster().WaitForUsableWorkers(2));
   ExpectAnswer(v1::PATH_DISAGGREGATED, v1::ROUTE_REASON_PREFILL_QUICKER);
+  EXPECT_TRUE(decode.IsServing() && client().IsServing());
   EXPECT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
 }
 
