@@ -631,13 +631,15 @@ TEST_F(DecodeSessionsTest, TokensComeBeforeThePrefillCallHasEnded) {
   ExpectAllFree();
 }
 
-// Stands still in its first token, and the engine with it.
+// Once it is told to, stands still in a token, and the engine with it.
 class HoldingObserver final : public GenerationObserver {
  public:
   void OnProgress(const GenerationResult&) override {}
   void OnPromptLogprobs(v1::Logprobs) override {}
   void OnToken(GeneratedToken) override {
-    if (!holds.HasBeenNotified()) {
+    // At a pace at which it lasts until then, however busy the machine is.
+    told.WaitForNotificationWithTimeout(absl::Milliseconds(5));
+    if (told.HasBeenNotified() && !holds.HasBeenNotified()) {
       holds.Notify();
       EXPECT_TRUE(go_on.WaitForNotificationWithTimeout(absl::Seconds(60)));
     }
@@ -646,6 +648,7 @@ class HoldingObserver final : public GenerationObserver {
   void OnFinished(const GenerationResult&) override { ended.Notify(); }
   void OnError(absl::Status) override { ended.Notify(); }
 
+  absl::Notification told;
   absl::Notification holds;
   absl::Notification go_on;
   absl::Notification ended;
@@ -669,7 +672,7 @@ TEST_F(DecodeSessionsTest, TheFirstTokenDoesNotWaitForAStepThatIsUnderWay) {
               continue;
             }
             started.WaitForNotification();
-            decode_.sessions.Start(MakeJob(20, 2), holding);
+            holding->told.Notify();
             EXPECT_TRUE(holding->holds.WaitForNotificationWithTimeout(absl::Seconds(60)));
             writer.Write(event);
             EXPECT_TRUE(observer->WaitForTokens(1));
@@ -685,9 +688,11 @@ TEST_F(DecodeSessionsTest, TheFirstTokenDoesNotWaitForAStepThatIsUnderWay) {
     }
     const std::vector<std::uint32_t> expected = Colocated(job);
     job.prefill = {prefill.candidate()};
+    const auto running = decode_.sessions.Start(MakeJob(20, 4000), holding);
     observer = decode_.Start(std::move(job));
     started.Notify();
     EXPECT_TRUE(observer->WaitForEnd().ok());
+    running->Cancel();
     EXPECT_EQ(observer->tokens(), expected);
     EXPECT_EQ(observer->logprobs().size(), logprobs ? expected.size() : 0);
     EXPECT_TRUE(observer->result().finished.split());
