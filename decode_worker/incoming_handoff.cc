@@ -345,8 +345,9 @@ void IncomingHandoff::HandleLanded(const FetchStats& stats) {
        {"bytes", stats.bytes},
        {"us", std::chrono::duration_cast<std::chrono::microseconds>(report_.transfer).count()}});
   AdoptIfComplete();
-  if (attempt_ != nullptr && attempt_->call_ended) {
-    ContinueAfterFailure(absl::UnavailableError(kNoFirstToken));
+  if (attempt_ != nullptr && (attempt_->call_ended || attempt_->failure.has_value())) {
+    // The landing has crossed the end of the call, or of this attempt: no first token will come.
+    ContinueAfterFailure(attempt_->failure.value_or(absl::UnavailableError(kNoFirstToken)));
   }
 }
 

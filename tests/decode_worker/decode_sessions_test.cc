@@ -554,11 +554,15 @@ class AtFailpoint final : public FailpointHandler {
 // T04, B36: the cancellation comes from within the step in which the prefill worker is done, and
 // from within those in which the decode worker has the last piece and adopts the blocks.
 TEST_F(DecodeSessionsTest, CancellationInTheVeryStepThatEndsAThousandTimes) {
-  constexpr int kTimes = 1000;
   DecodeJob job = MakeJob(40, 60, 15);
   const std::vector<std::uint32_t> expected = Colocated(job);
   job.prefill = {prefill_.candidate()};
-  for (const char* const step : {"prefill.kServing", "decode.kLanded", "decode.kAdopted"}) {
+  struct Step {
+    const char* name;
+    int times;
+  };
+  for (const auto& [step, times] : {Step{"prefill.kServing", 1000}, Step{"decode.kLanded", 200},
+                                    Step{"decode.kAdopted", 200}}) {
     SCOPED_TRACE(step);
     absl::Mutex mutex;
     std::shared_ptr<Generation> generation;
@@ -573,7 +577,7 @@ TEST_F(DecodeSessionsTest, CancellationInTheVeryStepThatEndsAThousandTimes) {
       return hits;
     };
     int asked = 0;
-    while (cancelled() < kTimes && asked < 4 * kTimes) {
+    while (cancelled() < times && asked < 4 * times) {
       const int before = cancelled();
       std::shared_ptr<RecordingObserver> observer;
       {
@@ -594,12 +598,53 @@ TEST_F(DecodeSessionsTest, CancellationInTheVeryStepThatEndsAThousandTimes) {
         ASSERT_EQ(end.code(), absl::StatusCode::kCancelled) << end;
       }
     }
-    EXPECT_EQ(cancelled(), kTimes) << "of " << asked;
+    EXPECT_EQ(cancelled(), times) << "of " << asked;
     ExpectAllFree();
   }
   const auto observer = decode_.Start(job);
   EXPECT_TRUE(observer->WaitForEnd().ok());
   EXPECT_EQ(observer->tokens(), expected);
+}
+
+// T14: the attempt is given up, for its first token, while the last piece lands: nobody may wait
+// for another token.
+TEST_F(DecodeSessionsTest, AnAttemptThatFailsWhileItsBlocksLandIsNotWaitedFor) {
+  absl::Notification landing;
+  absl::Notification given_up;
+  ScriptedPrefill relay(
+      [&](grpc::ServerContext& outer, const v1::PrefillRequest& request, auto& writer) {
+        const auto stub = v1::PrefillWorker::NewStub(
+            grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
+        grpc::ClientContext context;
+        const auto reader = stub->Prefill(&context, request);
+        v1::PrefillEvent event;
+        while (reader->Read(&event)) {
+          if (event.has_first_token()) {
+            EXPECT_TRUE(landing.WaitForNotificationWithTimeout(absl::Seconds(30)));
+            event.mutable_first_token()->set_token(0x80000000);
+            writer.Write(event);
+            WaitUntilCancelled(outer);
+            given_up.Notify();
+          } else {
+            writer.Write(event);
+          }
+        }
+        reader->Finish();
+        return grpc::Status::CANCELLED;
+      });
+  DecodeJob job = MakeJob(200, 10, 17);
+  const std::vector<std::uint32_t> expected = Colocated(job);
+  job.prefill = {relay.candidate()};
+  const AtFailpoint land("decode.kLanded", [&] {
+    landing.Notify();
+    EXPECT_TRUE(given_up.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  });
+
+  const auto observer = decode_.Start(std::move(job));
+
+  EXPECT_EQ(observer->WaitForEnd(), absl::OkStatus());
+  EXPECT_EQ(observer->tokens(), expected);
+  ExpectAllFree();
 }
 
 // T52: the first tokens do not wait for the prefill worker's last word.
