@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
                      "Baton's decode worker: streams tokens, prefills short prompts itself, and "
                      "takes the KV blocks of "
                      "long ones from a prefill worker.");
-  baton::AddWorkerFlags(flags, settings);
+  baton::AddWorkerFlags(flags, baton::v1::ROLE_DECODE, settings);
   if (const std::optional<int> code = flags.Parse(argc, argv); code.has_value()) {
     return *code;
   }

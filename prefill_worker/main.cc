@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   baton::Flags flags(
       "baton-prefill",
       "Baton's prefill worker: runs long prompts and hands their KV blocks to decode workers.");
-  baton::AddWorkerFlags(flags, settings);
+  baton::AddWorkerFlags(flags, baton::v1::ROLE_PREFILL, settings);
   if (const std::optional<int> code = flags.Parse(argc, argv); code.has_value()) {
     return *code;
   }

@@ -98,6 +98,12 @@ absl::StatusOr<TransportSetup> SetUpTransport(const WorkerFlags& flags,
           absl::StrCat("kv-transport: ", flags.kv_transport, " is not to be had here: ", *why));
     }
   }
+  if (role == v1::ROLE_PREFILL && OnlyThisMachineFetches(flags)) {
+    LogEvent(LogLevel::kWarn, "transport.kv_door_local",
+             {{"kv_listen", flags.kv_listen},
+              {"listen", flags.server.listen},
+              {"why", "decode workers of other machines cannot fetch from here: --kv-listen"}});
+  }
   const auto has = [&](TransportKind kind) { return setup.policy.WhyAbsent(kind) == nullptr; };
   const std::string& advertise_host = flags.server.advertise_host;
 

@@ -10,7 +10,7 @@ std::string HostOf(const std::string& host_port) {
 }
 
 // Peers that cannot come to the KV door are not seen to fail: they compute every prompt themselves.
-absl::Status CheckKvListen(const WorkerFlags& settings) {
+absl::Status CheckKvListen(const WorkerFlags& settings, v1::Role role) {
   if (absl::Status status = CheckHostPort(settings.kv_listen); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--kv-listen: ", std::string(status.message())));
   }
@@ -21,20 +21,26 @@ absl::Status CheckKvListen(const WorkerFlags& settings) {
         absl::StrCat("--advertise-host: is needed when --kv-listen is the wildcard ", host,
                      ": say under which name or address others reach this machine"));
   }
-  // With grpc a proxy at the advertised host may lead here; UCX passes none.
-  const std::string reached = advertised.empty() ? HostOf(settings.server.listen) : advertised;
-  if (IsLoopbackHost(host) && !IsLoopbackHost(reached) && settings.kv_transport != "grpc") {
+  // With grpc a proxy at the advertised host may lead here; UCX passes none. Nobody comes to a
+  // decode worker's.
+  if (role == v1::ROLE_PREFILL && IsLoopbackHost(host) && !advertised.empty() &&
+      !IsLoopbackHost(advertised) && settings.kv_transport != "grpc") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--kv-listen: ", host, " is reached from this machine alone, but ", reached,
-                     advertised.empty() ? " of --listen" : " of --advertise-host",
-                     " is for others: give it an address that they reach, or 0.0.0.0"));
+        absl::StrCat("--kv-listen: ", host, " is reached from this machine alone, but ", advertised,
+                     " of --advertise-host is for others: give it an address that they reach, or "
+                     "0.0.0.0"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
+bool OnlyThisMachineFetches(const WorkerFlags& settings) {
+  return IsLoopbackHost(HostOf(settings.kv_listen)) && settings.server.advertise_host.empty() &&
+         !IsLoopbackHost(HostOf(settings.server.listen));
+}
+
+void AddWorkerFlags(Flags& flags, v1::Role role, WorkerFlags& settings) {
   AddServerFlags(flags, ServerKind::kWorker, settings.server);
   flags.Text("kv-listen", &settings.kv_listen, "host:port of the KV listener; port 0: a free one");
   flags.Choice("kv-transport", &settings.kv_transport, {"auto", "rdma", "mapped", "tcp", "grpc"},
@@ -62,7 +68,7 @@ void AddWorkerFlags(Flags& flags, WorkerFlags& settings) {
                  "host:port of a router to register with; a name stands for all its addresses, "
                  "which are looked up again every few seconds");
 
-  flags.Check([&settings] { return CheckKvListen(settings); });
+  flags.Check([&settings, role] { return CheckKvListen(settings, role); });
   flags.Check([&settings]() -> absl::Status {
     if (settings.max_sequences > settings.max_batch_tokens) {
       return absl::InvalidArgumentError(absl::StrCat(

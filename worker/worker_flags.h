@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "baton/v1/worker.pb.h"
 #include "common/flags.h"
 #include "engine/engine.h"
 #include "frontend/server_flags.h"
@@ -28,7 +29,11 @@ struct WorkerFlags {
 };
 
 // Adds the flags and their checks. `settings` must outlive Parse; its values are the defaults.
-void AddWorkerFlags(Flags& flags, WorkerFlags& settings);
+void AddWorkerFlags(Flags& flags, v1::Role role, WorkerFlags& settings);
+
+// The gRPC door is for other machines, and only this one reaches the KV door: right where all
+// workers are here, else every prompt is computed where it decodes.
+bool OnlyThisMachineFetches(const WorkerFlags& settings);
 
 // From checked flags.
 BackendOptions MakeBackendOptions(const WorkerFlags& settings);

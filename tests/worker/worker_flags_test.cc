@@ -10,10 +10,10 @@ struct Outcome {
   std::string errors;
 };
 
-Outcome Parse(std::vector<const char*> words) {
+Outcome Parse(v1::Role role, std::vector<const char*> words) {
   WorkerFlags settings;
   Flags flags("baton-test", "A test.");
-  AddWorkerFlags(flags, settings);
+  AddWorkerFlags(flags, role, settings);
   words.insert(words.begin(), "baton-test");
   testing::internal::CaptureStderr();
   const std::optional<int> code = flags.Parse(static_cast<int>(words.size()), words.data());
@@ -36,8 +36,9 @@ TEST(WorkerFlags, AKvDoorThatNobodyReachesIsRefused) {
       {{"--kv-listen", "0.0.0.0:0", "--advertise-host", "10.0.0.1"}, nullptr},
       {{"--kv-listen", "0.0.0.0:0", "--advertise-host", "[::]"}, "--advertise-host"},
       {{"--kv-listen", "10.0.0.1:0"}, nullptr},
-      {{"--listen", "10.0.0.1:1"}, "--kv-listen"},
-      {{"--listen", "10.0.0.1:1", "--kv-listen", "localhost:0"}, "--kv-listen"},
+      {{"--listen", "10.0.0.1:1"}, nullptr},  // all workers may be here; a warning says it
+      {{"--listen", "10.0.0.1:1", "--kv-listen", "localhost:0"}, nullptr},
+      {{"--listen", "10.0.0.1:1", "--advertise-host", "10.0.0.1"}, "--kv-listen"},
       {{"--listen", "10.0.0.1:1", "--kv-listen", "10.0.0.1:0"}, nullptr},
       {{"--listen", "0.0.0.0:1", "--advertise-host", "10.0.0.1"}, "--kv-listen"},
       {{"--listen", "0.0.0.0:1", "--advertise-host", "prefill-0"}, "--kv-listen"},
@@ -48,7 +49,7 @@ TEST(WorkerFlags, AKvDoorThatNobodyReachesIsRefused) {
        nullptr},
   };
   for (const Case& one : cases) {
-    const Outcome outcome = Parse(one.words);
+    const Outcome outcome = Parse(v1::ROLE_PREFILL, one.words);
     std::string words;
     for (const char* word : one.words) {
       words += std::string(word) + " ";
@@ -62,6 +63,21 @@ TEST(WorkerFlags, AKvDoorThatNobodyReachesIsRefused) {
           << outcome.errors;
     }
   }
+}
+
+TEST(WorkerFlags, NobodyComesToTheKvDoorOfADecodeWorker) {
+  EXPECT_EQ(Parse(v1::ROLE_DECODE, {"--listen", "0.0.0.0:1", "--advertise-host", "decode-0"}).code,
+            std::nullopt);
+}
+
+TEST(WorkerFlags, AKvDoorForThisMachineAloneIsKnownAsOne) {
+  WorkerFlags settings;
+  settings.server.listen = "127.0.0.1:0";
+  EXPECT_FALSE(OnlyThisMachineFetches(settings));
+  settings.server.listen = "10.0.0.1:0";
+  EXPECT_TRUE(OnlyThisMachineFetches(settings));
+  settings.kv_listen = "10.0.0.1:0";
+  EXPECT_FALSE(OnlyThisMachineFetches(settings));
 }
 
 }  // namespace
