@@ -45,6 +45,7 @@ void AppendDecision(const DecisionFigures& decision, std::string& table) {
   row("  all", decision.all);
   row("  nothing else going on", decision.quiet);
   row("  with updates", decision.with_updates);
+  row("arithmetic as long, in turn, us", decision.machine);
   absl::StrAppendFormat(&table, "%-34s %10.0f\n", "  block updates meanwhile, 1/s",
                         decision.updates_per_second);
   absl::StrAppendFormat(&table, "%-34s %10.1f\n", "  of it the look-up", decision.match_us);
@@ -70,6 +71,8 @@ std::string ToJson(const RouterBenchReport& report) {
             {"decision_quiet_p99_us", decision.quiet.p99_us},
             {"decision_with_updates_p50_us", decision.with_updates.p50_us},
             {"decision_with_updates_p99_us", decision.with_updates.p99_us},
+            {"machine_p50_us", decision.machine.p50_us},
+            {"machine_p99_us", decision.machine.p99_us},
             {"updates_per_s", decision.updates_per_second},
             {"match_us", decision.match_us},
             {"hash_us", decision.hash_us},
