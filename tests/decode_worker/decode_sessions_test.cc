@@ -32,6 +32,20 @@ class DecodeSessionsTest : public testing::Test {
     return observer->tokens();
   }
 
+  // Passes a call on to the real prefill worker; `each` gets what it says.
+  grpc::Status Relay(const v1::PrefillRequest& request,
+                     const std::function<void(v1::PrefillEvent&)>& each) {
+    const auto stub = v1::PrefillWorker::NewStub(
+        grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    const auto reader = stub->Prefill(&context, request);
+    v1::PrefillEvent event;
+    while (reader->Read(&event)) {
+      each(event);
+    }
+    return reader->Finish();
+  }
+
   void ExpectAllFree() {
     EXPECT_TRUE(AllBlocksFree(*decode_.core));
     EXPECT_TRUE(AllBlocksFree(*prefill_.core));
@@ -613,12 +627,7 @@ TEST_F(DecodeSessionsTest, AnAttemptThatFailsWhileItsBlocksLandIsNotWaitedFor) {
   absl::Notification given_up;
   ScriptedPrefill relay(
       [&](grpc::ServerContext& outer, const v1::PrefillRequest& request, auto& writer) {
-        const auto stub = v1::PrefillWorker::NewStub(
-            grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
-        grpc::ClientContext context;
-        const auto reader = stub->Prefill(&context, request);
-        v1::PrefillEvent event;
-        while (reader->Read(&event)) {
+        Relay(request, [&](v1::PrefillEvent& event) {
           if (event.has_first_token()) {
             EXPECT_TRUE(landing.WaitForNotificationWithTimeout(absl::Seconds(30)));
             event.mutable_first_token()->set_token(0x80000000);
@@ -628,8 +637,7 @@ TEST_F(DecodeSessionsTest, AnAttemptThatFailsWhileItsBlocksLandIsNotWaitedFor) {
           } else {
             writer.Write(event);
           }
-        }
-        reader->Finish();
+        });
         return grpc::Status::CANCELLED;
       });
   DecodeJob job = MakeJob(200, 10, 17);
@@ -652,15 +660,8 @@ TEST_F(DecodeSessionsTest, TokensComeBeforeThePrefillCallHasEnded) {
   std::shared_ptr<RecordingObserver> observer;
   absl::Notification started;
   ScriptedPrefill late([&](grpc::ServerContext&, const v1::PrefillRequest& request, auto& writer) {
-    const auto stub = v1::PrefillWorker::NewStub(
-        grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
-    grpc::ClientContext context;
-    const auto reader = stub->Prefill(&context, request);
-    v1::PrefillEvent event;
-    while (reader->Read(&event)) {
-      writer.Write(event);
-    }
-    const grpc::Status end = reader->Finish();
+    const grpc::Status end =
+        Relay(request, [&writer](const v1::PrefillEvent& event) { writer.Write(event); });
     started.WaitForNotification();
     EXPECT_TRUE(observer->WaitForTokens(10));  // all but the end has been said
     return end;
@@ -706,15 +707,10 @@ TEST_F(DecodeSessionsTest, TheFirstTokenDoesNotWaitForAStepThatIsUnderWay) {
     absl::Notification started;
     ScriptedPrefill prefill(
         [&](grpc::ServerContext&, const v1::PrefillRequest& request, auto& writer) {
-          const auto stub = v1::PrefillWorker::NewStub(
-              grpc::CreateChannel(prefill_.served.address(), grpc::InsecureChannelCredentials()));
-          grpc::ClientContext context;
-          const auto reader = stub->Prefill(&context, request);
-          v1::PrefillEvent event;
-          while (reader->Read(&event)) {
+          return Relay(request, [&](const v1::PrefillEvent& event) {
             if (!event.has_first_token()) {
               writer.Write(event);
-              continue;
+              return;
             }
             started.WaitForNotification();
             holding->told.Notify();
@@ -724,8 +720,7 @@ TEST_F(DecodeSessionsTest, TheFirstTokenDoesNotWaitForAStepThatIsUnderWay) {
             EXPECT_EQ(observer->tokens().size(), 1u);
             EXPECT_FALSE(holding->go_on.HasBeenNotified());
             holding->go_on.Notify();
-          }
-          return reader->Finish();
+          });
         });
     DecodeJob job = MakeJob(200, 10, 17);
     if (logprobs) {
