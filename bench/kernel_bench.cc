@@ -213,21 +213,31 @@ void BenchAttention(Backend& backend) {
 
   std::size_t turn = 0;
   std::vector<BFloat16> output(static_cast<std::size_t>(kContext) * kHeads * kHeadDim);
-  const auto attend = [&](int first, int rows) {
-    const std::vector<SegmentRef> segments = {
-        {.blocks = pools[turn++ % kPools], .tokens = kContext}};
+  // Rows [first, first + rows) of each of `sequences` sequences, which share a pool's blocks out.
+  const auto attend = [&](int sequences, int first, int rows) {
+    const std::vector<BlockId>& turns_blocks = pools[turn++ % kPools];
+    std::vector<SegmentRef> segments;
     std::vector<int> row_segments;
-    std::vector<int> entry_segment(static_cast<std::size_t>(rows), 0);
+    std::vector<int> entry_segment;
     std::vector<int> delta;
     std::vector<int> visible;
-    for (int t = 0; t < rows; ++t) {
-      row_segments.push_back(t);
-      delta.push_back(first + t);
-      visible.push_back(first + t + 1);
+    for (int sequence = 0; sequence < sequences; ++sequence) {
+      const int tokens = kContext / sequences;
+      segments.push_back(
+          {.blocks = std::span(turns_blocks)
+                         .subspan(static_cast<std::size_t>(sequence * tokens / kBlockTokens)),
+           .tokens = tokens});
+      for (int t = 0; t < rows; ++t) {
+        row_segments.push_back(static_cast<int>(entry_segment.size()));
+        entry_segment.push_back(sequence);
+        delta.push_back(first + t);
+        visible.push_back(first + t + 1);
+      }
     }
-    row_segments.push_back(rows);
+    const auto all_rows = static_cast<int>(entry_segment.size());
+    row_segments.push_back(all_rows);
     for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-      Check(backend.PagedAttention({.query = part(0, kHeads, rows),
+      Check(backend.PagedAttention({.query = part(0, kHeads, all_rows),
                                     .pool = pool,
                                     .layer = LayerIndex(layer),
                                     .rope = rope->get(),
@@ -237,22 +247,23 @@ void BenchAttention(Backend& backend) {
                                     .delta = delta,
                                     .visible_tokens = visible,
                                     .scale = 0.125f,
-                                    .output = {output.data(), rows, kHeads, kHeadDim}}));
+                                    .output = {output.data(), all_rows, kHeads, kHeadDim}}));
     }
   };
-  const auto bench = [&](const std::string& name, int first, int rows) {
+  const auto bench = [&](const std::string& name, int sequences, int first, int rows) {
     double scores = 0;
     for (int t = 0; t < rows; ++t) {
-      scores += first + t + 1;
+      scores += sequences * (first + t + 1);
     }
     const double flops = scores * kHeads * kHeadDim * 4.0 * kLayers;
-    const double bytes = static_cast<double>((first + rows) / kBlockTokens) *
-                         static_cast<double>(layout.block_bytes());
-    Report(backend, name, rows > 1 ? 3 : 20, flops, bytes, [&] { attend(first, rows); });
+    const int blocks_read = sequences * ((first + rows + kBlockTokens - 1) / kBlockTokens);
+    const double bytes = blocks_read * static_cast<double>(layout.block_bytes());
+    Report(backend, name, rows > 1 ? 3 : 40, flops, bytes, [&] { attend(sequences, first, rows); });
   };
-  bench("attention, prefill 512", 0, 512);
-  bench("attention, prefill 2048", 0, 2048);
-  bench("attention, decode 2048", 2047, 1);
+  bench("attention, prefill 512", 1, 0, 512);
+  bench("attention, prefill 2048", 1, 0, 2048);
+  bench("attention, decode 2048", 1, 2047, 1);
+  bench("attention, decode 8 x 112", 8, 111, 1);
 }
 
 void BenchRows(Backend& backend) {
@@ -273,10 +284,12 @@ void BenchRows(Backend& backend) {
     logits[i] = std::sin(static_cast<float>(i)) * 5;
   }
   std::vector<SelectedToken> selected(16);
+  const std::vector<TokenId> banned = {TokenId(0)};
   for (const auto& [name, row] :
        {std::pair<const char*, TokenSelection>{"16 greedy", {.temperature = 0}},
         {"16 sampled", {.temperature = 1}},
         {"16 sampled, top_p 0.9", {.temperature = 0.7f, .top_p = 0.9f}},
+        {"16 greedy, one banned", {.temperature = 0, .banned = banned}},
         {"16 greedy, 5 logprobs", {.temperature = 0, .logprobs = 5}}}) {
     const std::vector<TokenSelection> rows(16, row);
     Report(backend, name, 5, 0, 4.0 * 16 * kVocabulary, [&] {

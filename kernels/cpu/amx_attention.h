@@ -11,7 +11,7 @@
 #include "kernels/cpu/tile_rows.h"
 #include "kernels/cpu/vector_avx512bf16.h"
 
-// Attention of queries of one key/value head over paged keys and values on tile registers.
+// Attention of queries over paged keys and values on tile registers.
 //
 // Work goes in steps of 128 keys, counted from key 0 of each segment, and inside a step in tiles of
 // 16 rows, a row being one query head: scores of 16 keys at a time, online softmax of each row,
@@ -54,13 +54,12 @@ inline RowTilePart MakeRowTilePart(
 }
 
 // Scores of four blocks from `block` on, or those that there are.
-inline void ScorePart(const AmxRows& rows,
-                      const AmxStep& step,
-                      const RowTilePart& part,
-                      int block) {
+template <typename Ahead>
+[[gnu::always_inline]] inline void ScorePart(
+    const AmxRows& rows, const AmxStep& step, const RowTilePart& part, int block, Ahead& ahead) {
   WithConstant<4>(std::min(4, part.blocks - block), [&](auto constant) {
     ScoreBlocks<decltype(constant)::kValue>(rows, rows.query + part.tile_row * rows.query_words,
-                                            step.keys + block, part.scores + block * 16);
+                                            step.keys + block, part.scores + block * 16, ahead);
   });
 }
 
@@ -76,24 +75,29 @@ inline void WeighRow(const AmxRows& rows, const AmxStep& step, const RowTilePart
 }
 
 // Four tiles of dimensions from `dimension` on, or those that there are.
-inline void AddPart(const AmxRows& rows, const RowTilePart& part, int dimension) {
+template <typename Ahead>
+[[gnu::always_inline]] inline void AddPart(const AmxRows& rows,
+                                           const RowTilePart& part,
+                                           int dimension,
+                                           Ahead& ahead) {
   WithConstant<4>(std::min(4, (rows.dimensions - dimension) / 16), [&](auto constant) {
     AddValueTiles<decltype(constant)::kValue>(
         rows, rows.acc + part.tile_row * rows.dimensions + dimension, part.weights,
-        rows.values + dimension * kAmxStepPairs, part.chunks);
+        rows.values + dimension * kAmxStepPairs, part.chunks, ahead);
   });
 }
 
-inline void RunRowTile(const AmxRows& rows, const AmxStep& step, int first, int end) {
+inline void RunRowTile(
+    const AmxRows& rows, const AmxStep& step, int first, int end, NextStep& next) {
   const RowTilePart part = MakeRowTilePart(rows, step, first, end, 0);
   for (int block = 0; block < part.blocks; block += 4) {
-    ScorePart(rows, step, part, block);
+    ScorePart(rows, step, part, block, next);
   }
   for (int row = first; row < end && part.blocks > 0; ++row) {
     WeighRow(rows, step, part, row);
   }
   for (int d = 0; d < rows.dimensions && part.blocks > 0; d += 64) {
-    AddPart(rows, part, d);
+    AddPart(rows, part, d, next);
   }
 }
 
@@ -101,6 +105,7 @@ inline void RunRowTile(const AmxRows& rows, const AmxStep& step, int first, int 
 // before, a quarter after every fourth row. Tiles and vectors work at the same time only if their
 // instructions alternate.
 inline void RunRowTiles(const AmxRows& rows, const AmxStep& step) {
+  const NothingAhead nothing;
   const int tiles = (rows.count + kTileRows - 1) / kTileRows;
   const auto make = [&](int tile) {
     const int first = tile * kTileRows;
@@ -108,7 +113,7 @@ inline void RunRowTiles(const AmxRows& rows, const AmxStep& step) {
   };
   RowTilePart part = make(0);
   for (int block = 0; block < part.blocks; block += 4) {
-    ScorePart(rows, step, part, block);
+    ScorePart(rows, step, part, block, nothing);
   }
   RowTilePart before = {};
   for (int tile = 0; tile < tiles; ++tile) {
@@ -117,10 +122,10 @@ inline void RunRowTiles(const AmxRows& rows, const AmxStep& step) {
     int dimension = before.blocks > 0 ? 0 : rows.dimensions;
     const auto alternate = [&] {
       if (dimension < rows.dimensions) {
-        AddPart(rows, before, dimension);
+        AddPart(rows, before, dimension, nothing);
         dimension += 64;
       } else if (block < next.blocks) {
-        ScorePart(rows, step, next, block);
+        ScorePart(rows, step, next, block, nothing);
         block += 4;
       }
     };
@@ -137,19 +142,20 @@ inline void RunRowTiles(const AmxRows& rows, const AmxStep& step) {
     part = next;
   }
   for (int d = 0; d < rows.dimensions && before.blocks > 0; d += 64) {
-    AddPart(rows, before, d);
+    AddPart(rows, before, d, nothing);
   }
 }
 
 // Rows [first, end) alone: what the others of their tiles have summed stays as it is.
-inline void RunRowsAlone(const AmxRows& rows, const AmxStep& step, int first, int end) {
+inline void RunRowsAlone(
+    const AmxRows& rows, const AmxStep& step, int first, int end, NextStep& next) {
   const auto bytes = static_cast<std::size_t>(rows.dimensions) * sizeof(float);
   for (int r = first; r < end;) {
     const int tile_row = r / kTileRows * kTileRows;
     const int tile_end = std::min(end, tile_row + kTileRows);
     float* const acc = rows.acc + tile_row * rows.dimensions;
     std::memcpy(rows.saved, acc, kTileRows * bytes);
-    RunRowTile(rows, step, r, tile_end);
+    RunRowTile(rows, step, r, tile_end, next);
     for (int other = 0; other < kTileRows; ++other) {
       if (tile_row + other < r || tile_row + other >= tile_end) {
         std::memcpy(acc + other * rows.dimensions, rows.saved + other * rows.dimensions, bytes);
@@ -159,43 +165,88 @@ inline void RunRowsAlone(const AmxRows& rows, const AmxStep& step, int first, in
   }
 }
 
-inline void RunAmxStep(const AttentionTile& tile, const AmxRows& rows, const AmxStep& step) {
-  if (CopyValues(rows, step, tile.head_dim, step.seen_by_any, step.seen_by_all)) {
-    RunRowTiles(rows, step);
+// The values of the step's first `tokens` keys.
+inline bool CopyStep(const AttentionTile& tile,
+                     const AmxRows& rows,
+                     const AmxStep& step,
+                     int tokens,
+                     int first_checked,
+                     NextStep& next) {
+  return rows.count <= kTileRows ? CopyValues<kValueLinesOfFewRows>(rows, step, tile.head_dim,
+                                                                    tokens, first_checked, next)
+                                 : CopyValues<kValueLinesOfManyRows>(rows, step, tile.head_dim,
+                                                                     tokens, first_checked, next);
+}
+
+inline void RunAmxStep(const AttentionTile& tile,
+                       const AmxRows& rows,
+                       const AmxStep& step,
+                       NextStep& next) {
+  if (CopyStep(tile, rows, step, step.seen_by_any, step.seen_by_all, next)) {
+    if (rows.count <= kTileRows) {
+      RunRowTile(rows, step, 0, rows.count, next);
+    } else {
+      RunRowTiles(rows, step);
+    }
     return;
   }
   for (int q = 0; q < tile.queries; ++q) {
     const int first = q * tile.group;
     const int tokens = std::min(rows.visible[first] - step.key, kAmxStepTokens);
     if (tokens > 0) {
-      CopyValues(rows, step, tile.head_dim, tokens, tokens);
-      RunRowsAlone(rows, step, first, first + tile.group);
+      CopyStep(tile, rows, step, tokens, tokens, next);
+      RunRowsAlone(rows, step, first, first + tile.group, next);
     }
   }
 }
 
-inline void AmxAttendEntry(const AttentionTile& tile, const AmxRows& rows, int entry) {
-  int seen_by_all = tile.visible_tokens[entry];
-  int seen_by_any = seen_by_all;
+// The queries of one head, turned for entry `entry`, and how far each row sees.
+inline void StartEntry(const AttentionTile& tile, const AmxRows& rows, int entry) {
   const int half = tile.head_dim / 2;
   for (int q = 0; q < tile.queries; ++q) {
-    const int visible = tile.visible_tokens[q * tile.entries + entry];
-    seen_by_all = std::min(seen_by_all, visible);
-    seen_by_any = std::max(seen_by_any, visible);
     const int delta = tile.delta[q * tile.entries + entry];
     const std::ptrdiff_t angle = static_cast<std::ptrdiff_t>(delta < 0 ? -delta : delta) * half;
     for (int h = 0; h < tile.group; ++h) {
       const int row = q * tile.group + h;
-      rows.visible[row] = visible;
+      rows.visible[row] = tile.visible_tokens[q * tile.entries + entry];
       RotateScaledRow<VectorAvx512Bf16>(tile.query + q * tile.query_stride + h * tile.head_dim,
                                         tile.cosines + angle, tile.sines + angle,
                                         delta < 0 ? -1.0f : 1.0f, tile.scale * kLog2E,
                                         tile.head_dim, rows.query + row * rows.query_words);
     }
   }
+}
+
+// Heads take turns with every step: what they read of a block lies side by side.
+inline void AmxAttendEntry(const AttentionTile& tile, const AmxRows& rows, int entry) {
+  int seen_by_all = tile.visible_tokens[entry];
+  int seen_by_any = seen_by_all;
+  for (int q = 1; q < tile.queries; ++q) {
+    const int visible = tile.visible_tokens[q * tile.entries + entry];
+    seen_by_all = std::min(seen_by_all, visible);
+    seen_by_any = std::max(seen_by_any, visible);
+  }
+  for (int head = 0; head < tile.heads; ++head) {
+    StartEntry(HeadOf(tile, head), RowsOfHead(rows, head), entry);
+  }
+  const auto keys_of = [&](int of_entry, int tokens) {
+    return AttentionAhead{
+        .blocks = tile.blocks[of_entry], .tokens = tokens, .heads = tile.heads, .pool = tile.pool};
+  };
+  const AttentionAhead behind =
+      entry + 1 < tile.entries ? keys_of(entry + 1, tile.visible_tokens[entry + 1]) : tile.ahead;
   for (int key = 0; key < seen_by_any; key += kAmxStepTokens) {
-    RunAmxStep(tile, rows,
-               MakeAmxStep(tile, rows, tile.blocks[entry], key, seen_by_all, seen_by_any));
+    const int next_key = key + kAmxStepTokens;
+    const bool last = next_key >= seen_by_any;
+    NextStep next(last ? behind : keys_of(entry, seen_by_any), last ? 0 : next_key,
+                  tile.block_stride_bytes, tile.head_dim);
+    for (int head = 0; head < tile.heads; ++head) {
+      const AttentionTile part = HeadOf(tile, head);
+      const AmxRows own_rows = RowsOfHead(rows, head);
+      const AmxStep step =
+          MakeAmxStep(part, own_rows, tile.blocks[entry], key, seen_by_all, seen_by_any);
+      RunAmxStep(part, own_rows, step, next);
+    }
   }
 }
 
@@ -208,19 +259,9 @@ inline TileConfig AttentionTiles(int rows) {
   return config;
 }
 
-inline void AmxAttendTile(const AttentionTile& tile) {
+// The rows of one head, finished.
+inline void StoreHead(const AttentionTile& tile, const AmxRows& rows) {
   using V = VectorAvx512Bf16;
-  const AmxRows rows = CarveAmxScratch(tile.scratch, tile.queries * tile.group, tile.head_dim);
-  // Query, acc and sums come first.
-  std::memset(tile.scratch, 0,
-              static_cast<std::size_t>(rows.maxima - tile.scratch) * sizeof(float));
-  std::fill_n(rows.maxima, rows.count, kLowest);
-  {
-    const TileScope scope(AttentionTiles(rows.count));
-    for (int entry = 0; entry < tile.entries; ++entry) {
-      AmxAttendEntry(tile, rows, entry);
-    }
-  }
   for (int r = 0; r < rows.count; ++r) {
     const float* acc = rows.acc + r * rows.dimensions;
     std::uint16_t* out =
@@ -230,6 +271,24 @@ inline void AmxAttendTile(const AttentionTile& tile) {
       // Adding zero turns -0 into 0.
       V::StoreBFloat16First(out + i, V::Add(V::Multiply(V::Load(acc + i), inverse), V::Zero()), n);
     });
+  }
+}
+
+inline void AmxAttendTile(const AttentionTile& tile) {
+  const AmxRows rows =
+      CarveAmxScratch(tile.scratch, tile.queries * tile.group, tile.heads, tile.head_dim);
+  // Query, acc and sums come first.
+  std::memset(tile.scratch, 0,
+              static_cast<std::size_t>(rows.maxima - tile.scratch) * sizeof(float));
+  std::fill_n(rows.maxima, tile.heads * RoundUpTo16(rows.count), kLowest);
+  {
+    const TileScope scope(AttentionTiles(rows.count));
+    for (int entry = 0; entry < tile.entries; ++entry) {
+      AmxAttendEntry(tile, rows, entry);
+    }
+  }
+  for (int head = 0; head < tile.heads; ++head) {
+    StoreHead(HeadOf(tile, head), RowsOfHead(rows, head));
   }
 }
 

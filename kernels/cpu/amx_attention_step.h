@@ -45,9 +45,10 @@ constexpr int RoundUpTo16(int n) {
   return (n + 15) / 16 * 16;
 }
 
-inline AmxRows CarveAmxScratch(float* scratch, int count, int head_dim) {
+// For `count` rows of each of `heads` key/value heads; the rows are the first head's.
+inline AmxRows CarveAmxScratch(float* scratch, int count, int heads, int head_dim) {
   AmxRows r;
-  const int rows = RoundUpTo16(count);
+  const int rows = heads * RoundUpTo16(count);
   r.count = count;
   r.query_words = RoundUpTo16(head_dim / 2);
   r.dimensions = RoundUpTo16(head_dim);
@@ -64,23 +65,85 @@ inline AmxRows CarveAmxScratch(float* scratch, int count, int head_dim) {
   return r;
 }
 
-inline std::size_t AmxAttentionScratchFloats(int rows, int head_dim) {
-  const auto r = static_cast<std::size_t>(RoundUpTo16(rows));
+// The rows of another head, with the same memory for a step.
+inline AmxRows RowsOfHead(const AmxRows& rows, int head) {
+  AmxRows r = rows;
+  const int first = head * RoundUpTo16(rows.count);
+  r.query += first * rows.query_words;
+  r.acc += first * rows.dimensions;
+  r.sums += first * 16;
+  r.maxima += first;
+  r.visible += first;
+  return r;
+}
+
+inline std::size_t AmxAttentionScratchFloats(int rows, int heads, int head_dim) {
+  const auto r = static_cast<std::size_t>(heads * RoundUpTo16(rows));
   const auto d = static_cast<std::size_t>(RoundUpTo16(head_dim));
   const auto words = static_cast<std::size_t>(RoundUpTo16(head_dim / 2));
   return r * (words + d + 16 + 2) + kTileRows * (2 * kAmxStepTokens + 2 * kAmxStepPairs + d) +
          kAmxStepTokens * words + kAmxStepPairs * d;
 }
 
-// The blocks of one step as this head sees them.
+// The blocks of one step as one head sees them.
 struct AmxStep {
   const std::uint32_t* keys[kAmxStepBlocks];    // [query_words, 16] words
   const std::uint32_t* values[kAmxStepBlocks];  // [8, D] words
-  const std::byte* next[kAmxStepBlocks];        // the next step's, to ask for; null: none
   int key;                                      // the first one's index in its segment
   int seen_by_all;                              // keys from there that every row sees
   int seen_by_any;
 };
+
+// Keys and values of the next step, asked for during this one from a block's first line to its
+// last: its heads lie side by side.
+class NextStep {
+ public:
+  // Of `ahead`, from token `first` on.
+  NextStep(const AttentionAhead& ahead, int first, std::size_t block_stride_bytes, int head_dim)
+      : block_(ahead.blocks + first / 16),
+        blocks_left_((std::min(ahead.tokens - first, kAmxStepTokens) + 15) / 16),
+        pool_(ahead.pool),
+        block_stride_(block_stride_bytes),
+        block_bytes_(ahead.heads * static_cast<std::ptrdiff_t>(HeadBytes(head_dim))) {}
+
+  [[gnu::always_inline]] void Ask(int lines) {
+    if (next_ >= end_) {
+      if (blocks_left_ == 0) {
+        return;
+      }
+      --blocks_left_;
+      next_ = pool_ + block_++->value() * block_stride_;
+      end_ = next_ + block_bytes_;
+    }
+    const std::byte* const first = next_;
+    next_ += lines * 64;
+#pragma GCC unroll 8
+    for (int line = 0; line < lines; ++line) {
+      __builtin_prefetch(first + line * 64, 0, 2);
+    }
+  }
+
+ private:
+  const BlockId* block_;
+  int blocks_left_;
+  const std::byte* pool_;
+  std::size_t block_stride_;
+  std::ptrdiff_t block_bytes_;
+  const std::byte* next_ = nullptr;
+  const std::byte* end_ = nullptr;
+};
+
+// Where products are the bound, they are left alone.
+struct NothingAhead {
+  void Ask(int /*lines*/) const {}
+};
+
+// Lines to ask for with every 16 words of values and every product of tiles, so that a step as long
+// is asked for when this one is done. Few rows wait for memory: they spread it over all they do,
+// since many requests at once hold up the loads behind them.
+constexpr int kValueLinesOfFewRows = 1;
+constexpr int kProductLinesOfFewRows = 8;
+constexpr int kValueLinesOfManyRows = 2;
 
 // Copies keys of a head dimension off the grid of tiles and fills them up with zeros.
 inline void PadKeys(const AmxRows& rows, int words, AmxStep& step) {
@@ -109,8 +172,6 @@ inline AmxStep MakeAmxStep(const AttentionTile& tile,
     const std::byte* block = address(key + b * 16);
     step.keys[b] = reinterpret_cast<const std::uint32_t*>(block);
     step.values[b] = reinterpret_cast<const std::uint32_t*>(block + KeyBytes(tile.head_dim));
-    const int next = key + kAmxStepTokens + b * 16;
-    step.next[b] = next < seen_by_any ? address(next) : nullptr;
   }
   if (const int words = tile.head_dim / 2; words != rows.query_words) {
     PadKeys(rows, words, step);
@@ -118,38 +179,38 @@ inline AmxStep MakeAmxStep(const AttentionTile& tile,
   return step;
 }
 
-// Asks for a pair's share of the keys and values of a block.
-inline void AskForPair(const std::byte* block, int pair, int head_dim) {
-  if (block != nullptr) {
-    const std::ptrdiff_t bytes = head_dim * 4;
-    const std::byte* keys = block + pair * bytes;
-    const std::byte* values = keys + KeyBytes(head_dim);
-    for (std::ptrdiff_t i = 0; i < bytes; i += 64) {
-      __builtin_prefetch(keys + i, 0, 2);
-      __builtin_prefetch(values + i, 0, 2);
-    }
-  }
-}
-
 // Copies the values of the step's first `tokens` keys into tiles, zeros behind them up to a whole
 // chunk. False when one of key `first_checked` or later is not finite.
-inline bool CopyValues(
-    const AmxRows& rows, const AmxStep& step, int head_dim, int tokens, int first_checked) {
+template <int kLines>
+bool CopyValues(const AmxRows& rows,
+                const AmxStep& step,
+                int head_dim,
+                int tokens,
+                int first_checked,
+                NextStep& next) {
   using V = VectorAvx512Bf16;
+  const auto in = [&](int pair) { return step.values[pair / 8] + pair % 8 * head_dim; };
+  const int plain = head_dim % kTileWords == 0 ? std::min(tokens, first_checked) / 2 : 0;
+  const int lines = kLines * RoundUpTo16(head_dim) / kTileWords;
+  for (int pair = 0; pair < plain; ++pair) {
+    next.Ask(lines);
+    const std::uint32_t* const values = in(pair);
+    std::uint32_t* const out = rows.values + pair * kTileWords;
+    for (int d = 0; d < head_dim; d += kTileWords) {
+      V::StoreWords(out + d * kAmxStepPairs, V::LoadWords(values + d));
+    }
+  }
   bool finite = true;
   const int end = RoundUpTo16((tokens + 1) / 2);
-  for (int pair = 0; pair < end; ++pair) {
-    std::uint32_t* out = rows.values + pair * kTileWords;
+  for (int pair = plain; pair < end; ++pair) {
+    next.Ask(lines);
+    std::uint32_t* const out = rows.values + pair * kTileWords;
     const int valid = tokens - 2 * pair;
     const V::Words keep = V::SetWord(valid >= 2 ? 0xffffffffu : valid == 1 ? 0x0000ffffu : 0u);
-    const std::uint32_t* in = step.values[pair / 8] + pair % 8 * head_dim;
-    if (valid > 0) {
-      AskForPair(step.next[pair / 8], pair % 8, head_dim);
-    }
     for (int d = 0; d < head_dim; d += kTileWords) {
-      const V::Words loaded = valid > 0 ? V::LoadWordsFirst(in + d, head_dim - d) : keep;
+      const V::Words loaded = valid > 0 ? V::LoadWordsFirst(in(pair) + d, head_dim - d) : keep;
       const V::Words words = V::And(loaded, keep);
-      V::StoreWordsFirst(out + d * kAmxStepPairs, words, kTileWords);
+      V::StoreWords(out + d * kAmxStepPairs, words);
       if (2 * pair + 1 >= first_checked) {
         finite = finite && V::IsFinite(words);
       }
@@ -159,11 +220,12 @@ inline bool CopyValues(
 }
 
 // Scores of the rows of a tile for kBlocks blocks of keys.
-template <int kBlocks>
-void ScoreBlocks(const AmxRows& rows,
-                 const std::uint32_t* query,
-                 const std::uint32_t* const* keys,
-                 float* scores) {
+template <int kBlocks, typename Ahead>
+[[gnu::noinline]] void ScoreBlocks(const AmxRows& rows,
+                                   const std::uint32_t* query,
+                                   const std::uint32_t* const* keys,
+                                   float* scores,
+                                   Ahead& ahead) {
   ZeroTile<0>();
   ZeroTile<1>();
   ZeroTile<2>();
@@ -173,17 +235,21 @@ void ScoreBlocks(const AmxRows& rows,
     LoadTile<4>(query + word, stride);
     LoadTile<5>(keys[0] + word * 16, kTileRowBytes);
     DotTile<0, 4, 5>();
+    ahead.Ask(kProductLinesOfFewRows);
     if constexpr (kBlocks > 1) {
       LoadTile<6>(keys[1] + word * 16, kTileRowBytes);
       DotTile<1, 4, 6>();
+      ahead.Ask(kProductLinesOfFewRows);
     }
     if constexpr (kBlocks > 2) {
       LoadTile<7>(keys[2] + word * 16, kTileRowBytes);
       DotTile<2, 4, 7>();
+      ahead.Ask(kProductLinesOfFewRows);
     }
     if constexpr (kBlocks > 3) {
       LoadTile<5>(keys[3] + word * 16, kTileRowBytes);
       DotTile<3, 4, 5>();
+      ahead.Ask(kProductLinesOfFewRows);
     }
   }
   StoreTile<0>(scores, kAmxStepTokens * 4);
@@ -199,12 +265,13 @@ void ScoreBlocks(const AmxRows& rows,
 }
 
 // acc += weights * values for kTiles times 16 dimensions of the rows of a tile.
-template <int kTiles>
+template <int kTiles, typename Ahead>
 void AddValueTiles(const AmxRows& rows,
                    float* acc,
                    const std::uint32_t* weights,
                    const std::uint32_t* values,
-                   int chunks) {
+                   int chunks,
+                   Ahead& ahead) {
   const std::ptrdiff_t stride = rows.dimensions * 4;
   LoadTile<0>(acc, stride);
   if constexpr (kTiles > 1) {
@@ -221,17 +288,21 @@ void AddValueTiles(const AmxRows& rows,
     LoadTile<4>(weights + chunk * kValueChunkPairs, kAmxStepPairs * 4);
     LoadTile<5>(values, kTileRowBytes);
     DotTile<0, 4, 5>();
+    ahead.Ask(kProductLinesOfFewRows);
     if constexpr (kTiles > 1) {
       LoadTile<6>(values + kNextTile, kTileRowBytes);
       DotTile<1, 4, 6>();
+      ahead.Ask(kProductLinesOfFewRows);
     }
     if constexpr (kTiles > 2) {
       LoadTile<7>(values + 2 * kNextTile, kTileRowBytes);
       DotTile<2, 4, 7>();
+      ahead.Ask(kProductLinesOfFewRows);
     }
     if constexpr (kTiles > 3) {
       LoadTile<5>(values + 3 * kNextTile, kTileRowBytes);
       DotTile<3, 4, 5>();
+      ahead.Ask(kProductLinesOfFewRows);
     }
     values += kValueChunkPairs * kTileWords;
   }

@@ -37,23 +37,33 @@ struct GatedMatMulPanels {
   std::ptrdiff_t output_stride = 0;      // in elements
 };
 
-// Queries of one key/value head that see the same list of segments. See tile_attention.h for the
-// order of work.
+// Keys and values that a thread may attend to soon; nothing depends on them.
+struct AttentionAhead {
+  const BlockId* blocks = nullptr;
+  int tokens = 0;
+  int heads = 0;
+  const std::byte* pool = nullptr;  // layer and first head of block 0
+};
+
+// Queries that see the same list of segments, with neighbouring key/value heads. See
+// tile_attention.h for the order of work.
 struct AttentionTile {
-  const float* query = nullptr;      // first row, first head of the group: [queries, group, D]
+  const float* query = nullptr;      // first row, first query head: [queries, heads, group, D]
   std::ptrdiff_t query_stride = 0;   // between queries, in elements
   std::uint16_t* output = nullptr;   // bf16, like query
   std::ptrdiff_t output_stride = 0;  // in elements
   int queries = 0;
-  int group = 0;     // query heads of this key/value head
+  int heads = 0;     // key/value heads
+  int group = 0;     // query heads of each
   int head_dim = 0;  // D
 
   int entries = 0;                         // segments of each query
   const BlockId* const* blocks = nullptr;  // [entries]
   const int* delta = nullptr;              // [queries, entries]
   const int* visible_tokens = nullptr;     // [queries, entries]
-  const std::byte* pool = nullptr;         // layer and head of block 0
+  const std::byte* pool = nullptr;         // layer and first head of block 0
   std::size_t block_stride_bytes = 0;
+  AttentionAhead ahead;            // what comes after this tile
   const float* cosines = nullptr;  // [positions, D/2]
   const float* sines = nullptr;    // [positions, D/2]
   float scale = 0;
@@ -96,7 +106,8 @@ struct KernelTable {
   void (*attention_tile)(const AttentionTile& tile);
   // Rows of a tile, queries times group, that suit it; more only where one query has more.
   int attention_rows;
-  std::size_t (*attention_scratch_floats)(int rows, int head_dim);
+  // For `rows` rows of each of `heads` key/value heads.
+  std::size_t (*attention_scratch_floats)(int rows, int heads, int head_dim);
 
   // output = input / rms(input) * weight
   void (*rms_norm_row)(

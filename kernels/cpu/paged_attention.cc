@@ -101,8 +101,9 @@ absl::Status CpuPagedAttention::Run(const PagedAttentionArgs& args, const CpuRop
   for (const int segment : args.entry_segment) {
     entry_blocks_.push_back(args.segments[static_cast<std::size_t>(segment)].blocks.data());
   }
-  const std::size_t thread_floats =
-      RoundUpToLine(kernels_.attention_scratch_floats(most_rows * group, args.pool.head_dim));
+  const std::size_t thread_floats = RoundUpToLine(
+      std::max(kernels_.attention_scratch_floats(most_rows * group, 1, args.pool.head_dim),
+               kernels_.attention_scratch_floats(group, args.pool.kv_heads, args.pool.head_dim)));
   const std::size_t floats = thread_floats * static_cast<std::size_t>(pool_.threads());
   if (floats > scratch_floats_) {
     scratch_ = MakeAlignedArray<float>(floats);
@@ -111,25 +112,54 @@ absl::Status CpuPagedAttention::Run(const PagedAttentionArgs& args, const CpuRop
       return absl::ResourceExhaustedError("paged_attention: no scratch memory");
     }
   }
-  const int heads = args.pool.kv_heads;
-  pool_.ParallelFor(static_cast<int>(tiles_.size()) * heads, [&](int share, int thread) {
-    RunTile(args, rope, tiles_[static_cast<std::size_t>(share / heads)], share % heads,
-            scratch_.get() + static_cast<std::size_t>(thread) * thread_floats);
+  CutShares(args.pool.kv_heads);
+  pool_.ParallelFor(static_cast<int>(shares_.size()), [&](int index, int thread) {
+    RunShare(args, rope, index, scratch_.get() + static_cast<std::size_t>(thread) * thread_floats);
   });
   return absl::OkStatus();
 }
 
-void CpuPagedAttention::RunTile(const PagedAttentionArgs& args,
-                                const CpuRopeTable& rope,
-                                const RowTile& rows,
-                                int head,
-                                float* scratch) {
+void CpuPagedAttention::CutShares(int kv_heads) {
+  constexpr std::size_t kSharesOfThread = 4;  // so that none waits long for another at the end
+  const auto threads = static_cast<std::size_t>(pool_.threads());
+  const bool enough = threads == 1 || tiles_.size() >= kSharesOfThread * threads;
+  shares_.clear();
+  for (const RowTile& rows : tiles_) {
+    const int heads = rows.count == 1 && enough ? kv_heads : 1;
+    for (int head = 0; head < kv_heads; head += heads) {
+      shares_.push_back({.rows = rows, .head = head, .heads = heads});
+    }
+  }
+}
+
+// What follows a share on its thread, as far as that is known.
+AttentionAhead CpuPagedAttention::AheadOf(const PagedAttentionArgs& args, int index) const {
+  const auto next = static_cast<std::size_t>(index) + 1;
+  if (pool_.threads() > 1 || next == shares_.size()) {
+    return {};
+  }
+  const auto& [rows, head, heads] = shares_[next];
+  const int entry = args.row_segments[static_cast<std::size_t>(rows.first)];
+  if (entry == args.row_segments[static_cast<std::size_t>(rows.first) + 1]) {
+    return {};
+  }
+  return {.blocks = entry_blocks_[static_cast<std::size_t>(entry)],
+          .tokens = args.visible_tokens[static_cast<std::size_t>(entry)],
+          .heads = heads,
+          .pool = HeadAddress(args.pool, args.layer, head)};
+}
+
+void CpuPagedAttention::RunShare(const PagedAttentionArgs& args,
+                                 const CpuRopeTable& rope,
+                                 int index,
+                                 float* scratch) {
+  const auto& [rows, head, heads] = shares_[static_cast<std::size_t>(index)];
   const int group = args.query.extent(1) / args.pool.kv_heads;
   const int first_entry = args.row_segments[static_cast<std::size_t>(rows.first)];
   const int entries = args.row_segments[static_cast<std::size_t>(rows.first) + 1] - first_entry;
   if (entries == 0) {  // idle rows
     for (int t = rows.first; t < rows.first + rows.count; ++t) {
-      std::fill_n(&args.output(t, head * group, 0), group * args.pool.head_dim, BFloat16{});
+      std::fill_n(&args.output(t, head * group, 0), heads * group * args.pool.head_dim, BFloat16{});
     }
     return;
   }
@@ -138,6 +168,7 @@ void CpuPagedAttention::RunTile(const PagedAttentionArgs& args,
                            .output = &args.output(rows.first, head * group, 0).bits,
                            .output_stride = args.output.row_stride(),
                            .queries = rows.count,
+                           .heads = heads,
                            .group = group,
                            .head_dim = args.pool.head_dim,
                            .entries = entries,
@@ -146,6 +177,7 @@ void CpuPagedAttention::RunTile(const PagedAttentionArgs& args,
                            .visible_tokens = args.visible_tokens.data() + first_entry,
                            .pool = HeadAddress(args.pool, args.layer, head),
                            .block_stride_bytes = BlockStride(args.pool),
+                           .ahead = AheadOf(args, index),
                            .cosines = rope.cosines(0),
                            .sines = rope.sines(0),
                            .scale = args.scale,

@@ -18,8 +18,10 @@ void WriteKv(const RotateAndWriteKvArgs& args,
              const KernelTable& kernels,
              ThreadPool& pool);
 
-// Cuts attention into tiles, neighbouring rows with the same list of segments times one key/value
-// head, and hands them to the threads. Keeps scratch memory between calls.
+// Cuts attention into tiles, neighbouring rows with the same list of segments times key/value
+// heads, and hands them to the threads. A single row is bound by the way of its keys and values
+// from memory, where all heads of a block lie side by side: it takes them together if that leaves
+// enough for every thread. Keeps scratch memory between calls.
 //
 // Not thread-safe: used only by the engine thread.
 class CpuPagedAttention {
@@ -39,16 +41,25 @@ class CpuPagedAttention {
     int count;
   };
 
+  // What one thread does in one go.
+  struct Share {
+    RowTile rows;
+    int head;   // the first
+    int heads;  // key/value heads
+  };
+
   void CutTiles(const PagedAttentionArgs& args, int most_rows);
-  void RunTile(const PagedAttentionArgs& args,
-               const CpuRopeTable& rope,
-               const RowTile& rows,
-               int head,
-               float* scratch);
+  void CutShares(int kv_heads);
+  void RunShare(const PagedAttentionArgs& args,
+                const CpuRopeTable& rope,
+                int index,
+                float* scratch);
+  AttentionAhead AheadOf(const PagedAttentionArgs& args, int index) const;
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
   std::vector<RowTile> tiles_;
+  std::vector<Share> shares_;
   std::vector<const BlockId*> entry_blocks_;  // [entries]
   AlignedArray<float> scratch_;               // one part for each thread
   std::size_t scratch_floats_ = 0;

@@ -7,7 +7,7 @@
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/tile_rows.h"
 
-// Attention of a few queries of one key/value head over paged keys and values.
+// Attention of a few queries over paged keys and values, one key/value head after the other.
 //
 // Work goes in steps of 64 keys (4 blocks), counted from key 0 of each segment: scores, online
 // softmax per row, values. Steps that all queries see in full run for the whole tile, so that keys
@@ -63,13 +63,23 @@ inline AttentionRows CarveScratch(float* scratch, int rows, int head_dim) {
   return r;
 }
 
-inline std::size_t AttentionScratchFloats(int rows, int head_dim) {
+inline std::size_t AttentionScratchFloats(int rows, int /*heads*/, int head_dim) {
   const auto round_up = [](std::size_t floats) { return (floats + 15) / 16 * 16; };
   const auto r = static_cast<std::size_t>(rows);
   const auto d = static_cast<std::size_t>(head_dim);
   // As CarveScratch takes them.
   return r * round_up(d) + r * kStepTokens + r * 16 + 2 * round_up(r) + round_up(r * (d / 2)) +
          round_up(r * kStepWords);
+}
+
+// The part of a tile that is one key/value head's.
+inline AttentionTile HeadOf(const AttentionTile& tile, int head) {
+  AttentionTile part = tile;
+  part.query += head * tile.group * tile.head_dim;
+  part.output += head * tile.group * tile.head_dim;
+  part.pool += static_cast<std::size_t>(head) * HeadBytes(tile.head_dim);
+  part.heads = 1;
+  return part;
 }
 
 // The blocks of one step as this head sees them.
@@ -353,7 +363,7 @@ void AttendEntry(const AttentionTile& tile, const AttentionRows& rows, int entry
 }
 
 template <typename V>
-void AttendTile(const AttentionTile& tile) {
+void AttendHead(const AttentionTile& tile) {
   const int count = tile.queries * tile.group;
   const AttentionRows rows = CarveScratch(tile.scratch, count, tile.head_dim);
   for (int i = 0; i < count * rows.acc_stride; ++i) {
@@ -377,6 +387,13 @@ void AttendTile(const AttentionTile& tile) {
       // Adding zero turns -0 into 0.
       V::StoreBFloat16First(out + i, V::Add(V::Multiply(V::Load(acc + i), inverse), V::Zero()), n);
     });
+  }
+}
+
+template <typename V>
+void AttendTile(const AttentionTile& tile) {
+  for (int head = 0; head < tile.heads; ++head) {
+    AttendHead<V>(HeadOf(tile, head));
   }
 }
 

@@ -61,6 +61,14 @@ bool HasPenalty(const TokenSelection& row) {
   return row.repetition_penalty != 1 || row.frequency_penalty != 0 || row.presence_penalty != 0;
 }
 
+// Banning others leaves the largest logit what it is.
+bool IsGreedyAndAllowed(const TokenSelection& row, int best) {
+  return row.temperature == 0 && !HasPenalty(row) && row.logit_bias.empty() &&
+         std::ranges::none_of(row.banned, [best](TokenId banned) {
+           return static_cast<int>(banned.value()) == best;
+         });
+}
+
 }  // namespace
 
 absl::Status TokenSelector::Select(const float* logits,
@@ -74,8 +82,11 @@ absl::Status TokenSelector::Select(const float* logits,
   if (row.forced.has_value()) {
     token = static_cast<int>(row.forced->value());
   } else {
-    const float* adjusted = Adjust(logits, vocabulary, row);
     Best best = raw;
+    const float* adjusted = logits;
+    if (!IsGreedyAndAllowed(row, raw.token)) {
+      adjusted = Adjust(logits, vocabulary, row);
+    }
     if (adjusted != logits) {
       RETURN_IF_ERROR(FindBest(adjusted, vocabulary, best));
     }

@@ -38,6 +38,7 @@ struct VectorAvx512Bf16 {
   static Words LoadWordsFirst(const std::uint32_t* p, int n) {
     return _mm512_maskz_loadu_epi32(FirstMask(n), p);
   }
+  static void StoreWords(std::uint32_t* p, Words x) { _mm512_storeu_si512(p, x); }
   static void StoreWordsFirst(std::uint32_t* p, Words x, int n) {
     _mm512_mask_storeu_epi32(p, FirstMask(n), x);
   }
