@@ -146,7 +146,8 @@ void BenchMatMul(Backend& backend) {
     double bytes = 0;
     const auto count = [&](const PackedWeight& weight, int weight_rows) {
       flops += 2.0 * weight_rows * weight.rows() * weight.columns();
-      bytes += static_cast<double>(weight.bytes());
+      bytes += rows > 32 ? 2.0 * weight.rows() * weight.columns()
+                         : static_cast<double>(weight.bytes_of_few_rows());
     };
     for (const auto& weight : model.layers) {
       count(*weight, rows);

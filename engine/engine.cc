@@ -78,6 +78,8 @@ absl::StatusOr<Engine::Parts> Engine::MakeParts(const EngineOptions& options,
   ASSIGN_OR_RETURN(const MemoryBudget budget, backend.Memory());
   needs.workspace = budget.workspace_bytes;
   RETURN_IF_ERROR(transformer.status());
+  needs.weights =
+      std::max(needs.weights, (*transformer)->weight_bytes());  // as the backend keeps them
   RETURN_IF_ERROR(memory.status());
   if (*memory == nullptr) {
     ASSIGN_OR_RETURN(memory, allocate_pool(budget.default_pool_bytes));

@@ -39,6 +39,8 @@ class PackedWeight {
   virtual int rows() const = 0;           // N
   virtual int columns() const = 0;        // K
   virtual std::size_t bytes() const = 0;  // memory held
+  // Of these, what a product with one row reads.
+  virtual std::size_t bytes_of_few_rows() const { return bytes(); }
 };
 
 // Cosines and sines of the rotary embedding, in the memory of one backend. Opaque like

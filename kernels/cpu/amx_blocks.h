@@ -75,6 +75,13 @@ struct InputChunk {
   std::ptrdiff_t stride_bytes;
 };
 
+inline InputChunk FirstChunk(const AmxInput& args, const RowTile (&tiles)[2]) {
+  const std::ptrdiff_t stride_bytes = args.input_stride * 2;
+  return {.first = reinterpret_cast<const std::byte*>(args.input) + tiles[0].first * stride_bytes,
+          .to_second = (tiles[1].first - tiles[0].first) * stride_bytes,
+          .stride_bytes = stride_bytes};
+}
+
 // Sums are tiles 0 and 1, and 2 and 3 for the second row tile.
 template <int kRowTiles, int kLines>
 [[gnu::always_inline]] inline void MultiplyChunk(const InputChunk& input,
@@ -187,11 +194,7 @@ template <int kRowTiles, int kLines, typename Step>
     ZeroTile<2>();
     ZeroTile<3>();
   }
-  const std::ptrdiff_t stride_bytes = args.input_stride * 2;
-  InputChunk input = {
-      .first = reinterpret_cast<const std::byte*>(args.input) + tiles[0].first * stride_bytes,
-      .to_second = (tiles[1].first - tiles[0].first) * stride_bytes,
-      .stride_bytes = stride_bytes};
+  InputChunk input = FirstChunk(args, tiles);
   const auto* weights = reinterpret_cast<const std::byte*>(panel);
   const int words = args.word_columns;
   WeightStream asked = stream;  // in registers, whatever the tiles' memory is taken for

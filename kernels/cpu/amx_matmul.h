@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/amx_blocks.h"
+#include "kernels/cpu/amx_compact.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/tile_rows.h"
 #include "kernels/cpu/vector_avx512bf16.h"
@@ -78,14 +79,25 @@ inline void FinishSums(const MatMulPanels& args, const float* sums, int row, int
   }
 }
 
-// kRowTiles tiles of rows times one panel.
-template <int kRowTiles, int kLines>
-void MatMulBlock(const MatMulPanels& args, int first_tile, int column, WeightStream& stream) {
-  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
-  const RowTile tiles[2] = {RowTileAt(first_tile, args.rows),
-                            RowTileAt(first_tile + kRowTiles - 1, args.rows)};
-  MultiplyBlock<kRowTiles, kLines>(
-      input, tiles, args.panels + std::ptrdiff_t{column} * args.word_columns, stream, NoStep());
+// Rows that are one block: as many read compact weights, for whom unpacking fits into the time that
+// the weights are on their way.
+constexpr int kCompactRows = 2 * kTileRows;
+
+// Calls function(Constant<row tiles>{}) for the one block that `rows` rows are.
+template <typename Function>
+void WithRowTiles(int rows, const Function& function) {
+  if (rows <= kTileRows) {
+    function(Constant<1>{});
+  } else {
+    function(Constant<2>{});
+  }
+}
+
+// Takes the sums of a block and a panel to the output.
+template <int kRowTiles>
+[[gnu::always_inline]] inline void FinishBlock(const MatMulPanels& args,
+                                               const RowTile (&tiles)[2],
+                                               int column) {
   if (!args.accumulate && args.columns - column >= kPanelColumns) {
     float* const output = args.output + column;
     StoreBlock<kRowTiles>({output + tiles[0].first * args.output_stride,
@@ -103,6 +115,17 @@ void MatMulBlock(const MatMulPanels& args, int first_tile, int column, WeightStr
   }
 }
 
+// kRowTiles tiles of rows times one panel.
+template <int kRowTiles, int kLines>
+void MatMulBlock(const MatMulPanels& args, int first_tile, int column, WeightStream& stream) {
+  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
+  const RowTile tiles[2] = {RowTileAt(first_tile, args.rows),
+                            RowTileAt(first_tile + kRowTiles - 1, args.rows)};
+  MultiplyBlock<kRowTiles, kLines>(
+      input, tiles, args.panels + std::ptrdiff_t{column} * args.word_columns, stream, NoStep());
+  FinishBlock<kRowTiles>(args, tiles, column);
+}
+
 inline void MatMulRows(const MatMulPanels& args) {
   const TileScope scope(MatMulTiles(args.rows));
   for (int column = 0; column < args.columns; column += kPanelColumns) {
@@ -115,7 +138,26 @@ inline void MatMulRows(const MatMulPanels& args) {
   }
 }
 
+[[gnu::noinline]] inline void CompactMatMulRows(const MatMulPanels& args) {
+  const TileScope scope(MatMulTiles(args.rows));
+  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
+  const int panels = (args.columns + kPanelColumns - 1) / kPanelColumns;
+  CompactStream stream(args.compact, std::ptrdiff_t{panels} * (args.word_columns / kChunkWords));
+  WithRowTiles(args.rows, [&](auto row_tiles) {
+    constexpr int kRowTiles = decltype(row_tiles)::kValue;
+    const RowTile tiles[2] = {RowTileAt(0, args.rows), RowTileAt(kRowTiles - 1, args.rows)};
+    for (int panel = 0; panel < panels; ++panel) {
+      MultiplyCompactBlock<kRowTiles>(input, tiles, stream);
+      FinishBlock<kRowTiles>(args, tiles, panel * kPanelColumns);
+    }
+  });
+}
+
 inline void AmxMatMulPanels(const MatMulPanels& args) {
+  if (args.compact.data != nullptr && args.rows <= kCompactRows) {
+    CompactMatMulRows(args);
+    return;
+  }
   constexpr int kBlockRows = 2 * kTileRows;
   const int most = std::max(1, kInputBytes / (args.word_columns * 4 * kBlockRows)) * kBlockRows;
   const int groups = (args.rows + most - 1) / most;
@@ -160,6 +202,29 @@ void GatedMatMulBlock(const GatedMatMulPanels& args,
   pending.Start(tiles, kRowTiles, args.rows, panel * kPanelColumns);
 }
 
+template <typename Pending>
+[[gnu::noinline]] void CompactGatedMatMulRows(const GatedMatMulPanels& args,
+                                              GatedSums& sums,
+                                              Pending& pending) {
+  const AmxInput input = {args.input, args.input_stride, args.rows, args.word_columns};
+  const std::ptrdiff_t chunks = std::ptrdiff_t{args.panels} * (args.word_columns / kChunkWords);
+  CompactStream gate(args.compact_gate, chunks);
+  CompactStream up(args.compact_up, chunks);
+  WithRowTiles(args.rows, [&](auto row_tiles) {
+    constexpr int kRowTiles = decltype(row_tiles)::kValue;
+    const RowTile tiles[2] = {RowTileAt(0, args.rows), RowTileAt(kRowTiles - 1, args.rows)};
+    for (int panel = 0; panel < args.panels; ++panel) {
+      MultiplyCompactBlock<kRowTiles>(input, tiles, gate);
+      pending.Finish();
+      StoreBlock<kRowTiles>(sums.gate);
+      MultiplyCompactBlock<kRowTiles>(input, tiles, up);
+      StoreBlock<kRowTiles>(sums.up);
+      pending.Start(tiles, kRowTiles, args.rows, panel * kPanelColumns);
+    }
+  });
+  pending.Finish();
+}
+
 inline void AmxGatedMatMulPanels(const GatedMatMulPanels& args) {
   using V = VectorAvx512Bf16;
   const TileScope scope(MatMulTiles(args.rows));
@@ -172,6 +237,10 @@ inline void AmxGatedMatMulPanels(const GatedMatMulPanels& args) {
                           V::Multiply(Silu<V>(V::Load(gate + V::kLanes)), V::Load(up + V::kLanes)));
   };
   PendingBlock pending(finish);
+  if (args.compact_gate.data != nullptr && args.rows <= kCompactRows) {
+    CompactGatedMatMulRows(args, sums, pending);
+    return;
+  }
   for (int panel = 0; panel < args.panels; ++panel) {
     const std::ptrdiff_t offset = panel * std::ptrdiff_t{kPanelColumns} * args.word_columns;
     WeightStream streams[2] = {

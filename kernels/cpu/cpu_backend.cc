@@ -111,7 +111,8 @@ class CpuBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(int rows,
                                                      int columns,
                                                      const RowReader& reader) override {
-    return CpuPackedWeight::Create(rows, columns, reader, weight_memory_);
+    return CpuPackedWeight::Create(rows, columns, reader, weight_memory_,
+                                   kernels_.compact_rows > 0 ? &compact_memory_ : nullptr);
   }
 
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(std::span<const double> frequencies,
@@ -170,6 +171,7 @@ class CpuBackend final : public Backend {
   CpuPagedAttention attention_;
   std::vector<TokenSelector> selectors_;  // one for each thread
   HugePageArena weight_memory_;
+  HugePageArena compact_memory_;
   std::vector<float> gate_up_;  // [T, 2F] of GatedMatMulInTwoSteps
   std::uint32_t programs_ = 0;
 };
@@ -252,6 +254,7 @@ absl::Status CpuBackend::MatMul(const MatMulArgs& args) {
     const int column = first_panel * kPanelColumns;
     kernels_.mat_mul_panels(
         {.panels = weight->panel(first_panel),
+         .compact = weight->compact_panels(first_panel),
          .input = Bits(args.input.Row(first_row)),
          .input_stride = args.input.row_stride(),
          .rows = end_row - first_row,
@@ -281,6 +284,8 @@ absl::Status CpuBackend::GatedMatMul(const GatedMatMulArgs& args) {
     kernels_.gated_mat_mul_panels(
         {.gate_panels = weight->panel(first_panel),
          .up_panels = weight->panel(panels + first_panel),
+         .compact_gate = weight->compact_panels(first_panel),
+         .compact_up = weight->compact_panels(panels + first_panel),
          .panels = end_panel - first_panel,
          .input = Bits(args.input.Row(first_row)),
          .input_stride = args.input.row_stride(),

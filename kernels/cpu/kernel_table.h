@@ -9,10 +9,31 @@ namespace baton {
 
 inline constexpr int kPanelColumns = 32;  // output columns of one panel of a packed weight
 
+// A chunk of a compact weight; see compact_weight.h.
+inline constexpr int kCompactChunkWords = 16;  // of k
+inline constexpr int kCompactPairBytes = 192;  // of two of these
+inline constexpr int kCompactChunkBytes = kCompactChunkWords / 2 * kCompactPairBytes;
+
+// A value that unpacking does not give.
+struct CompactException {
+  std::uint32_t chunk;      // of the weight
+  std::uint16_t value = 0;  // of the chunk, [16, 64]
+  std::uint16_t bits = 0;   // bf16
+};
+
+// Neighbouring panels of a compact weight.
+struct CompactPanels {
+  const std::byte* data = nullptr;               // null: there is no compact weight
+  std::uint32_t first_chunk = 0;                 // of the weight, that `data` begins with
+  const std::uint8_t* exponents = nullptr;       // [16]
+  const CompactException* exceptions = nullptr;  // from `first_chunk` on; the last is of no chunk
+};
+
 // Rows of activations times neighbouring panels of 32 output columns.
 struct MatMulPanels {
   const std::uint32_t* panels =
       nullptr;  // [ceil(columns / 32), K/2, 32] words: k in the low half, k + 1 in the high half
+  CompactPanels compact;                 // the same, if there
   const std::uint16_t* input = nullptr;  // [rows, K] bf16
   std::ptrdiff_t input_stride = 0;       // in elements
   int rows = 0;                          // at least 1
@@ -28,6 +49,8 @@ struct MatMulPanels {
 struct GatedMatMulPanels {
   const std::uint32_t* gate_panels = nullptr;  // [panels, K/2, 32], as in MatMulPanels
   const std::uint32_t* up_panels = nullptr;    // likewise
+  CompactPanels compact_gate;                  // the same as the two above, if there
+  CompactPanels compact_up;
   int panels = 0;
   const std::uint16_t* input = nullptr;  // [rows, K] bf16
   std::ptrdiff_t input_stride = 0;       // in elements
@@ -100,6 +123,8 @@ struct KvRun {
 // state.
 struct KernelTable {
   const char* arithmetic;
+  // Up to so many rows read compact weights where there are any; 0: nothing does.
+  int compact_rows;
 
   void (*mat_mul_panels)(const MatMulPanels& panels);
   void (*gated_mat_mul_panels)(const GatedMatMulPanels& panels);

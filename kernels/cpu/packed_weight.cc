@@ -20,7 +20,7 @@ std::uint32_t PackWord(float even, float odd) {
 }  // namespace
 
 CpuPackedWeight::CpuPackedWeight(int rows, int columns, HugePageArena& arena)
-    : rows_(rows), columns_(columns), memory_(arena.Allocate(bytes())) {
+    : rows_(rows), columns_(columns), memory_(arena.Allocate(panel_bytes())) {
   words_ = reinterpret_cast<std::uint32_t*>(memory_.get());
 }
 
@@ -36,10 +36,12 @@ const std::uint32_t* CpuPackedWeight::panel(int index) const {
   return words_ + static_cast<std::size_t>(index) * panel_words();
 }
 
-absl::StatusOr<std::unique_ptr<PackedWeight>> CpuPackedWeight::Create(int rows,
-                                                                      int columns,
-                                                                      const RowReader& reader,
-                                                                      HugePageArena& arena) {
+absl::StatusOr<std::unique_ptr<PackedWeight>> CpuPackedWeight::Create(
+    int rows,
+    int columns,
+    const RowReader& reader,
+    HugePageArena& arena,
+    HugePageArena* compact_arena) {
   RETURN_IF_ERROR(ValidateWeightShape(rows, columns));
   std::unique_ptr<CpuPackedWeight> weight(new CpuPackedWeight(rows, columns, arena));
   if (weight->words_ == nullptr) {
@@ -60,6 +62,11 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> CpuPackedWeight::Create(int rows,
         *out++ = PackWord(values[column * width + k], values[column * width + k + 1]);
       }
     }
+  }
+  if (compact_arena != nullptr) {
+    weight->compact_ = CompactWeight::Create(
+        std::span(weight->words_, weight->panel_bytes() / sizeof(std::uint32_t)), columns / 2,
+        *compact_arena);
   }
   return weight;
 }

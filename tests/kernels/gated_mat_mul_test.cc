@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "tests/kernels/kernel_test_support.h"
 
@@ -112,12 +113,16 @@ TEST_P(GatedMatMulTest, ARowDoesNotDependOnBatchOrThreads) {
   Numbers numbers(72);
   SCOPED_TRACE(numbers.Describe());
   constexpr int kRows = 131;
-  for (const int width : {17, 64}) {
-    SCOPED_TRACE(testing::Message() << "F " << width);
-    const std::vector<BFloat16> input = numbers.NormalBFloat16s(kRows * kColumns);
-    const std::vector<float> values =
-        RoundedToBFloat16(numbers.Normals(static_cast<std::size_t>(2 * width) * kColumns));
-    const std::unique_ptr<PackedWeight> weight = Pack(backend(), 2 * width, kColumns, values);
+  // On the grid in both, few rows may read another form of the weight than many.
+  for (const auto& [width, columns] : {std::pair{17, kColumns}, {64, kColumns}, {64, 96}}) {
+    SCOPED_TRACE(testing::Message() << "F " << width << " K " << columns);
+    const std::vector<BFloat16> input =
+        numbers.NormalBFloat16s(static_cast<std::size_t>(kRows * columns));
+    std::vector<float> values =
+        RoundedToBFloat16(numbers.Normals(static_cast<std::size_t>(2 * width * columns)));
+    values[5] = 0x1p-120f;
+    values[values.size() - 9] = -0x1p-90f;
+    const std::unique_ptr<PackedWeight> weight = Pack(backend(), 2 * width, columns, values);
     const std::vector<BFloat16> together = Multiply(backend(), input, 0, kRows, *weight);
 
     for (const int size : {1, 2, 13, 16, 17, 32, 33, 60}) {
@@ -131,7 +136,7 @@ TEST_P(GatedMatMulTest, ARowDoesNotDependOnBatchOrThreads) {
       }
     }
     const std::unique_ptr<Backend> threaded = MakeBackend(3);
-    const std::unique_ptr<PackedWeight> same = Pack(*threaded, 2 * width, kColumns, values);
+    const std::unique_ptr<PackedWeight> same = Pack(*threaded, 2 * width, columns, values);
     EXPECT_EQ(Multiply(*threaded, input, 0, kRows, *same), together);
   }
 }

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "tests/kernels/kernel_test_support.h"
 
@@ -177,6 +178,38 @@ TEST_P(MatMulTest, ARowDoesNotDependOnTheRowsBesideIt) {
                 0)
           << "rows " << first << " to " << first + count;
     }
+  }
+}
+
+// Few rows may read another form of the weight than many. Exponents of every size, of which no form
+// of four bits has all.
+TEST_P(MatMulTest, FewRowsGiveTheBitsOfMany) {
+  if (GetParam() == "cuda") {
+    GTEST_SKIP() << "cuBLASLt chooses an algorithm by the number of rows";
+  }
+  Numbers numbers(38);
+  SCOPED_TRACE(numbers.Describe());
+  const Shape shape{61, 192, 70};
+  const std::vector<BFloat16> input = Inputs(numbers, shape);
+  std::vector<float> values = Weights(numbers, shape);
+  const float unusual[] = {0.0f, -0.0f, 0x1p-126f, -0x1p-100f, 0x1p20f, -0x1.8p30f};
+  for (std::size_t i = 0; i < std::size(unusual); ++i) {
+    values[i * 2221 + 7] = unusual[i];
+  }
+  const std::unique_ptr<PackedWeight> weight = Pack(backend(), shape.rows, shape.columns, values);
+  const std::vector<float> together = Multiply(backend(), input, 0, shape.tokens, *weight);
+
+  ExpectWithinRounding(together, input, values, shape);
+  for (const int size : {1, 2, 15, 16, 17, 31, 32, 33}) {
+    const std::vector<float> part = Multiply(backend(), input, 3, size, *weight);
+    ASSERT_EQ(
+        std::memcmp(part.data(), together.data() + 3 * shape.rows, part.size() * sizeof(float)), 0)
+        << size << " rows";
+  }
+  if (backend().arithmetic() == "cpu-amx") {
+    // Of 3 panels of 32 columns.
+    EXPECT_EQ(weight->bytes_of_few_rows(), std::size_t{3 * 32 * 192 * 3 / 2});
+    EXPECT_EQ(weight->bytes(), weight->bytes_of_few_rows() + std::size_t{3 * 32 * 192 * 2});
   }
 }
 
