@@ -6,8 +6,8 @@
 
 namespace baton {
 
-// What a figure needs at the least, whoever computes it with weights as they are: bf16 weights, bf16
-// keys and values, every weight read once a step, no arithmetic but products of matrices and
+// What a figure needs at the least, whoever computes it with weights as they are: bf16 weights,
+// bf16 keys and values, every weight read once a step, no arithmetic but products of matrices and
 // attention. A backend that keeps weights in fewer bytes without loss may be quicker.
 struct Work {
   double flops = 0;

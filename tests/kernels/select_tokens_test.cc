@@ -249,6 +249,9 @@ TEST_P(SelectTokensTest, PenaltiesBiasAndBansChangeTheLogits) {
   EXPECT_EQ(Choose({2, 1.5f, 0, -7}, row), 0u);
   // Nothing of it lasts into the next call.
   EXPECT_EQ(Choose({2, 2.5f, 0, -7}, {.temperature = 0}), 1u);
+  // Bans alone: whether the largest logit is banned or others are.
+  EXPECT_EQ(Choose({2, 2.5f, 0, 9}, {.temperature = 0, .banned = banned}), 0u);
+  EXPECT_EQ(Choose({2, 1.5f, 3, -7}, {.temperature = 0, .banned = banned}), 2u);
 }
 
 TEST_P(SelectTokensTest, BannedTokensAreNeverDrawn) {
