@@ -23,10 +23,13 @@ Histogram CountExponents(std::span<const std::uint32_t> words) {
   for (std::size_t first = 0; first < words.size(); first += kRun) {
     counts = {};
     const std::size_t end = std::min(words.size(), first + kRun);
-    for (std::size_t i = first; i < end; ++i) {
+    for (std::size_t i = first; i < end; i += 2) {  // a panel has an even number
       const std::uint32_t word = words[i];
-      ++counts[i % 2 * 2][word >> 7 & 0xff];
-      ++counts[i % 2 * 2 + 1][word >> 23 & 0xff];
+      const std::uint32_t next = words[i + 1];
+      ++counts[0][word >> 7 & 0xff];
+      ++counts[1][word >> 23 & 0xff];
+      ++counts[2][next >> 7 & 0xff];
+      ++counts[3][next >> 23 & 0xff];
     }
     for (const auto& count : counts) {
       for (std::size_t exponent = 0; exponent < count.size(); ++exponent) {
@@ -43,16 +46,23 @@ struct Row {
   std::array<std::uint8_t, kRowValues> index;
 };
 
-// True when all exponents have an index.
+// True when all exponents have an index. Loops of one kind each, which the compiler makes vectors
+// of where there is no table to look into.
 bool TakeApart(const std::uint32_t* words, const std::array<std::uint8_t, 256>& index, Row& row) {
-  unsigned all = 0;
+  std::array<std::uint16_t, kRowValues> values;
   for (std::size_t i = 0; i < kPanelColumns; ++i) {
-    const std::uint32_t word = words[i];
-    row.rest[2 * i] = static_cast<std::uint8_t>((word >> 8 & 0x80) | (word & 0x7f));
-    row.rest[2 * i + 1] = static_cast<std::uint8_t>((word >> 24 & 0x80) | (word >> 16 & 0x7f));
-    row.index[2 * i] = index[word >> 7 & 0xff];
-    row.index[2 * i + 1] = index[word >> 23 & 0xff];
-    all |= row.index[2 * i] | row.index[2 * i + 1];
+    values[2 * i] = static_cast<std::uint16_t>(words[i]);
+    values[2 * i + 1] = static_cast<std::uint16_t>(words[i] >> 16);
+  }
+  for (std::size_t i = 0; i < kRowValues; ++i) {
+    row.rest[i] = static_cast<std::uint8_t>((values[i] >> 8 & 0x80) | (values[i] & 0x7f));
+  }
+  for (std::size_t i = 0; i < kRowValues; ++i) {
+    row.index[i] = index[static_cast<std::uint8_t>(values[i] >> 7)];
+  }
+  unsigned all = 0;
+  for (const std::uint8_t one : row.index) {
+    all |= one;
   }
   return (all & kNoIndex) == 0;
 }
