@@ -10,6 +10,7 @@
 
 #include "common/file.h"
 #include "tests/frontend/test_certificates.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/patience.h"
 #include "tests/support/reserved_port.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -125,7 +126,7 @@ TEST_F(RegistrarTest, EveryRouterHasItsOwnStream) {
 
 // The stream stays: the router says so again when that changes.
 TEST_F(RegistrarTest, ARefusedWorkerStaysAndIsStillHeard) {
-  testing::internal::CaptureStderr();
+  const CapturedLog log;
   FakeFleet router(0, "identity: layers: 2 here, 3 there");
   auto registrar = RegisterWith({router.address()});
   EXPECT_TRUE(WaitUntil([&] { return router.worker().descriptions() >= 3; }));
@@ -138,11 +139,11 @@ TEST_F(RegistrarTest, ARefusedWorkerStaysAndIsStillHeard) {
   const int heard = router.worker().descriptions();
   EXPECT_TRUE(WaitUntil([&] { return router.worker().descriptions() >= heard + 2; }));
   EXPECT_EQ(router.opened(), 1);
+  EXPECT_TRUE(log.WaitFor("router.registered")) << log.text();
   registrar.reset();
-  const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(log.find("router.refused"), log.rfind("router.refused")) << log;
-  EXPECT_NE(log.find("layers: 2 here, 3 there"), std::string::npos) << log;
-  EXPECT_NE(log.find("router.registered"), std::string::npos) << log;
+  const std::string text = log.text();
+  EXPECT_EQ(text.find("router.refused"), text.rfind("router.refused")) << text;
+  EXPECT_NE(text.find("layers: 2 here, 3 there"), std::string::npos) << text;
 }
 
 TEST_F(RegistrarTest, DrainingIsToldAtOnce) {
@@ -221,7 +222,7 @@ class ClosingDoor {
 // The channel pauses for 50 ms, and each time longer, before it connects again. Calls in between
 // fail without a connection: the registrar's own pauses are seen by the processor's time alone.
 TEST_F(RegistrarTest, WhoIsNotLetInTriesAgainWithPauses) {
-  testing::internal::CaptureStderr();
+  const CapturedLog log;
   const ClosingDoor door;
   auto registrar = RegisterWith({door.address()});
   ASSERT_TRUE(door.CloseNext(kPatience));
@@ -232,31 +233,23 @@ TEST_F(RegistrarTest, WhoIsNotLetInTriesAgainWithPauses) {
   }
   EXPECT_GE(Clock::System().Now() - first, std::chrono::milliseconds(500));
   EXPECT_LE(static_cast<double>(std::clock() - computed) / CLOCKS_PER_SEC, 0.5);
+  EXPECT_TRUE(log.WaitFor("router.unreachable")) << log.text();
   registrar.reset();
-  const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("router.unreachable"), std::string::npos) << log;
-  EXPECT_EQ(log.find("router.unreachable"), log.rfind("router.unreachable")) << log;
-  EXPECT_NE(log.find("wants TLS"), std::string::npos) << log;
+  const std::string text = log.text();
+  EXPECT_EQ(text.find("router.unreachable"), text.rfind("router.unreachable")) << text;
+  EXPECT_NE(text.find("wants TLS"), std::string::npos) << text;
 }
 
 // A process without a certificate of its own, which no flag allows.
 TEST_F(RegistrarTest, WithoutACertificateNobodyEntersWhereOneIsWanted) {
-  testing::internal::CaptureStderr();
+  const CapturedLog log;
   const TemporaryFolder folder;
   const TlsFiles files = TestAuthority(folder.path().string()).Issue("", "IP:127.0.0.1");
   const FakeFleet router(0, "", files);
-  std::string log;
-  auto registrar =
+  const auto registrar =
       RegisterWith({router.address()}, ResolveBySystem, {.authority = files.authority});
-  EXPECT_TRUE(WaitUntil([&] {
-    std::fflush(stderr);
-    log += testing::internal::GetCapturedStderr();
-    testing::internal::CaptureStderr();
-    return log.find("router.unreachable") != std::string::npos;
-  }));
-  registrar.reset();
-  testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("wants to see a certificate"), std::string::npos) << log;
+  EXPECT_TRUE(log.WaitFor("router.unreachable")) << log.text();
+  EXPECT_TRUE(log.WaitFor("wants to see a certificate")) << log.text();
   EXPECT_EQ(router.opened(), 0);
 }
 
