@@ -31,8 +31,11 @@ std::string OwnFolder() {
 }
 
 absl::StatusOr<ComparePlan> MakePlan(const CompareFlags& settings) {
-  ASSIGN_OR_RETURN(ComparePlan plan,
-                   settings.quick ? QuickPlan(settings.traces) : FullPlan(settings.traces));
+  const PlanOptions options{.traces = settings.traces,
+                            .rate_factor = settings.rate_factor,
+                            .limits = {.first_token_ms = settings.ttft_limit_ms,
+                                       .inter_token_ms = settings.itl_limit_ms}};
+  ASSIGN_OR_RETURN(ComparePlan plan, settings.quick ? QuickPlan(options) : FullPlan(options));
   for (const std::string& name : settings.only) {
     if (std::none_of(plan.workloads.begin(), plan.workloads.end(),
                      [&](const ComparedWorkload& workload) { return workload.name == name; })) {
@@ -64,6 +67,7 @@ absl::StatusOr<CompareOptions> MakeOptions(const CompareFlags& settings) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
                    Checkpoint::Open(options.fleet.model, settings.cache));
   options.kv_bytes_per_token = KvBytesPerToken(checkpoint->config());
+  options.context_tokens = checkpoint->config().context_tokens;
   if (!settings.rates.empty()) {
     ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(settings.rates));
     ASSIGN_OR_RETURN(options.rates, ParseRates(settings.rates, file.bytes()));
@@ -75,7 +79,7 @@ absl::StatusOr<CompareOptions> MakeOptions(const CompareFlags& settings) {
 
 void AddCompareFlags(Flags& flags, CompareFlags& settings) {
   flags.Switch("quick", &settings.quick,
-               "minutes instead of an hour, and numbers that repeat only roughly");
+               "minutes instead of an hour and a half, and numbers that repeat only roughly");
   flags.Text("out", &settings.out, "folder for report.html and result.json");
   flags.Text(
       "model", &settings.model,
@@ -97,6 +101,13 @@ void AddCompareFlags(Flags& flags, CompareFlags& settings) {
       "programs", &settings.programs,
       "folder of baton-decode, baton-prefill and baton-router; empty: where this program is");
   flags.TextList("only", &settings.only, "this workload alone; absent: all");
+  flags.Number("rate-factor", &settings.rate_factor, 0.01, 1000,
+               "what all request rates are multiplied by: they are made for the example model on "
+               "one CPU core");
+  flags.Number("ttft-limit", &settings.ttft_limit_ms, 0, 1e9,
+               "milliseconds to the first token that a good request keeps");
+  flags.Number("itl-limit", &settings.itl_limit_ms, 0, 1e9,
+               "milliseconds that 95% of a good request's gaps between tokens keep");
   flags.OptionalInteger(
       "time-limit", &settings.time_limit_s, 1, 86'400,
       "seconds after which nothing is repeated and no further chunk size is tried; "

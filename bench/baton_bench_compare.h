@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "bench/compare_plan.h"
 #include "common/flags.h"
 
 namespace baton {
@@ -23,6 +24,9 @@ struct CompareFlags {
   std::string kv_pool_size;
   std::string programs;
   std::vector<std::string> only;
+  double rate_factor = 1;
+  double ttft_limit_ms = PlanOptions().limits.first_token_ms;
+  double itl_limit_ms = PlanOptions().limits.inter_token_ms;
   std::optional<std::int64_t> time_limit_s;
 };
 

@@ -5,16 +5,24 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 
 namespace baton {
 namespace {
 
-constexpr ServiceLimits kLimits{.first_token_ms = 2000, .inter_token_ms = 60};
+// A trace has at least the requests of so many runs: of those from a run's first on, some are left
+// out since they are longer than the model's context.
+constexpr std::size_t kLeastTraceRuns = 4;
 
 std::size_t Count(double rate, Duration duration) {
   return static_cast<std::size_t>(rate * std::chrono::duration<double>(duration).count() + 0.5);
+}
+
+// Of a trace: with one alone there is no rate.
+std::size_t RequestsOfARun(double rate, Duration duration) {
+  return std::max<std::size_t>(Count(rate, duration), 2);
 }
 
 ComparedWorkload Mixed(std::vector<double> rates, double reference, Duration duration) {
@@ -26,7 +34,6 @@ ComparedWorkload Mixed(std::vector<double> rates, double reference, Duration dur
               "evenly apart",
           .stream_kind = "chat",
           .event_kind = "long",
-          .limits = kLimits,
           .rates = std::move(rates),
           .reference_rate = reference,
           .duration = duration,
@@ -43,7 +50,6 @@ ComparedWorkload Mixed(std::vector<double> rates, double reference, Duration dur
 ComparedWorkload ShortChats(std::vector<double> rates, double reference, Duration duration) {
   return {.name = "short chats",
           .description = "32 prompt and 128 new tokens, Poisson: nearly all the work is decoding",
-          .limits = kLimits,
           .rates = std::move(rates),
           .reference_rate = reference,
           .duration = duration,
@@ -66,31 +72,38 @@ struct TraceChoice {
   int length_divisor;
 };
 
-absl::StatusOr<ComparedWorkload> Replay(const std::string& traces,
+absl::StatusOr<ComparedWorkload> Replay(const PlanOptions& options,
                                         const TraceChoice& choice,
                                         std::vector<double> rates,
                                         double reference,
                                         Duration duration) {
-  ASSIGN_OR_RETURN(Trace read, ReadTraceFile(traces + "/" + choice.file, choice.length_divisor));
+  const std::string path = options.traces + "/" + choice.file;
+  ASSIGN_OR_RETURN(Trace read, ReadTraceFile(path, choice.length_divisor));
+  const std::size_t most = RequestsOfARun(options.rate_factor * rates.back(), duration);
+  if (read.requests.size() / kLeastTraceRuns < most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", read.requests.size(), " requests are too few for ", rates.back(),
+                     " a second times --rate-factor ", options.rate_factor, ", which takes ",
+                     most * kLeastTraceRuns));
+  }
   // Shared by the copies of `make`, which outlive this function.
   const auto trace = std::make_shared<const Trace>(std::move(read));
   return ComparedWorkload{
       .name = choice.name,
       .description = choice.description,
-      .limits = kLimits,
       .rates = std::move(rates),
       .reference_rate = reference,
       .duration = duration,
       .make = [trace](double rate, Duration length, std::uint64_t seed) {
         constexpr std::size_t kStride = 97;  // another seed begins elsewhere in the trace
-        const std::size_t requests = std::max<std::size_t>(Count(rate, length), 2);
-        auto workload =
-            MakeTraceWorkload(*trace,
-                              {.first = (seed * kStride) % (trace->requests.size() - 10 * requests),
-                               .requests = requests,
-                               .requests_per_second = rate},
-                              seed);
-        BATON_CHECK(workload.ok());  // ten times as many are there
+        const std::size_t requests = RequestsOfARun(rate, length);
+        const std::size_t beginnings = trace->requests.size() - kLeastTraceRuns * requests + 1;
+        auto workload = MakeTraceWorkload(*trace,
+                                          {.first = (seed * kStride) % beginnings,
+                                           .requests = requests,
+                                           .requests_per_second = rate},
+                                          seed);
+        BATON_CHECK(workload.ok());  // from there on as many are left as several runs take
         return *std::move(workload);
       }};
 }
@@ -113,23 +126,35 @@ const TraceChoice kShared{.name = "shared prefixes",
                           .file = "mooncake_conversation.jsonl",
                           .length_divisor = 32};
 
+// The rates as written down above, times the factor, and the limits.
+ComparePlan Adapted(ComparePlan plan, const PlanOptions& options) {
+  for (ComparedWorkload& workload : plan.workloads) {
+    workload.limits = options.limits;
+    workload.reference_rate *= options.rate_factor;
+    for (double& rate : workload.rates) {
+      rate *= options.rate_factor;
+    }
+  }
+  return plan;
+}
+
 }  // namespace
 
-absl::StatusOr<ComparePlan> QuickPlan(const std::string& traces) {
+absl::StatusOr<ComparePlan> QuickPlan(const PlanOptions& options) {
   using std::chrono::seconds;
   ComparePlan plan{.chunks = {64, 128, 512},
-                   .chat_duration = seconds(9),
+                   .chat_duration = seconds(8),
                    .crossover_prompts = {128, 512, 2048},
                    .crossover_outputs = {1, 16, 48},
                    .crossover_running = {2}};
   plan.workloads.push_back(Mixed({1, 2, 4}, 2, seconds(9)));
   plan.workloads.back().reference_repeats = 2;
-  ASSIGN_OR_RETURN(ComparedWorkload code, Replay(traces, kCode, {1, 2}, 1, seconds(6)));
+  ASSIGN_OR_RETURN(ComparedWorkload code, Replay(options, kCode, {1, 2}, 1, seconds(6)));
   plan.workloads.push_back(std::move(code));
-  return plan;
+  return Adapted(std::move(plan), options);
 }
 
-absl::StatusOr<ComparePlan> FullPlan(const std::string& traces) {
+absl::StatusOr<ComparePlan> FullPlan(const PlanOptions& options) {
   using std::chrono::seconds;
   ComparePlan plan{.chunks = {64, 128, 512},
                    .chunk_repeats = 3,
@@ -142,19 +167,19 @@ absl::StatusOr<ComparePlan> FullPlan(const std::string& traces) {
   plan.workloads.push_back(Mixed({0.5, 1, 2, 3, 4, 6}, 2, seconds(20)));
   plan.workloads.push_back(ShortChats({1, 2, 4, 6, 8}, 4, seconds(20)));
   ASSIGN_OR_RETURN(ComparedWorkload code,
-                   Replay(traces, kCode, {0.25, 0.5, 1, 2}, 0.5, seconds(24)));
+                   Replay(options, kCode, {0.25, 0.5, 1, 2}, 0.5, seconds(24)));
   plan.workloads.push_back(std::move(code));
   ASSIGN_OR_RETURN(ComparedWorkload conversation,
-                   Replay(traces, kConversation, {0.25, 0.5, 1, 2}, 0.5, seconds(24)));
+                   Replay(options, kConversation, {0.25, 0.5, 1, 2}, 0.5, seconds(24)));
   plan.workloads.push_back(std::move(conversation));
-  ASSIGN_OR_RETURN(ComparedWorkload shared, Replay(traces, kShared, {1, 2, 4, 8}, 2, seconds(20)));
+  ASSIGN_OR_RETURN(ComparedWorkload shared, Replay(options, kShared, {1, 2, 4, 8}, 2, seconds(20)));
   plan.workloads.push_back(std::move(shared));
   for (ComparedWorkload& workload : plan.workloads) {
     workload.reference_repeats = 3;
   }
   plan.workloads.front().reference_repeats = 5;
   plan.workloads.front().other_repeats = 2;
-  return plan;
+  return Adapted(std::move(plan), options);
 }
 
 }  // namespace baton

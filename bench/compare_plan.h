@@ -33,7 +33,7 @@ struct ComparePlan {
   int reference_repeats = 2;  // runs of each set-up at the reference rate
   int other_repeats = 1;      // at the other rates
   int chunk_repeats = 1;      // with other chunks
-  Duration chat_duration{};   // of the running chat
+  Duration chat_duration{};   // of the running chat, undisturbed
   int chat_repeats = 1;
   int crossover_repeats = 1;
   std::vector<int> crossover_prompts;  // tokens, rising
@@ -41,8 +41,16 @@ struct ComparePlan {
   std::vector<int> crossover_running;  // streams on the decode worker meanwhile
 };
 
-// `traces` is the folder of the public traces. Errors are those of reading them.
-absl::StatusOr<ComparePlan> QuickPlan(const std::string& traces);  // minutes
-absl::StatusOr<ComparePlan> FullPlan(const std::string& traces);   // an hour
+struct PlanOptions {
+  std::string traces;  // folder of the public traces
+  // Every rate is multiplied by it: the plans' own are made for the example model on one CPU core.
+  double rate_factor = 1;
+  ServiceLimits limits{.first_token_ms = 2000, .inter_token_ms = 60};
+};
+
+// Errors are those of reading the traces; INVALID_ARGUMENT when one has fewer requests than the
+// highest rate asks for.
+absl::StatusOr<ComparePlan> QuickPlan(const PlanOptions& options);  // minutes
+absl::StatusOr<ComparePlan> FullPlan(const PlanOptions& options);   // an hour and a half
 
 }  // namespace baton

@@ -24,8 +24,8 @@ constexpr int kMostAttempts = 2;    // at a run of which nothing was answered
 constexpr int kDefaultChunk = 256;  // --max-batch-tokens
 constexpr Duration kDisturbEvery = std::chrono::seconds(5);
 constexpr Duration kFirstDisturb = std::chrono::seconds(2);
-constexpr Duration kLeastGap =
-    std::chrono::milliseconds(25);  // what a running chat's length is cut by
+constexpr int kChatPrompt = 64;   // tokens, of a running chat
+constexpr int kTimedTokens = 64;  // by which a running chat's length is chosen
 
 std::string ProcessorName() {
   std::ifstream info("/proc/cpuinfo");
@@ -236,18 +236,42 @@ class Comparison {
     return absl::OkStatus();
   }
 
-  // `streams` chats from the start, and a prompt of 2,048 tokens every five seconds.
-  Workload ChatLoad(int streams, bool disturbed, v1::Path path) const {
+  struct ChatLength {
+    int tokens = 0;
+    Duration duration{};  // undisturbed
+  };
+
+  // As long as the plan says or the model's context lets it be.
+  absl::StatusOr<ChatLength> ChooseChatLength() {
+    ASSIGN_OR_RETURN(
+        LoadRun run,
+        split_load_->Run(
+            {.requests = {{.shape = {.prompt_tokens = kChatPrompt, .output_tokens = kTimedTokens},
+                           .path = v1::PATH_DISAGGREGATED}}}));
+    const LoadSummary timed = Summarize(run, {});
+    if (timed.failed > 0) {
+      return absl::UnavailableError("a single chat: " + timed.errors.begin()->first);
+    }
+    const std::chrono::duration<double, std::milli> gap(timed.per_token_ms.p50);
+    const double tokens =
+        std::min<double>(plan_.chat_duration / gap, options_.context_tokens - kChatPrompt);
+    return ChatLength{.tokens = static_cast<int>(tokens),
+                      .duration = std::chrono::duration_cast<Duration>(tokens * gap)};
+  }
+
+  // `streams` chats from the start, and a prompt of 2,048 tokens every five seconds while they last
+  // undisturbed.
+  static Workload ChatLoad(int streams, const ChatLength& length, bool disturbed, v1::Path path) {
     Workload workload;
     for (int i = 0; i < streams; ++i) {
       workload.requests.push_back(
-          {.shape = {.prompt_tokens = 64,
-                     .output_tokens = static_cast<int>(plan_.chat_duration / kLeastGap)},
+          {.shape = {.prompt_tokens = kChatPrompt, .output_tokens = length.tokens},
            .seed = static_cast<std::uint64_t>(i),
            .kind = "chat",
            .path = path});
     }
-    for (Duration at = kFirstDisturb; disturbed && at < plan_.chat_duration; at += kDisturbEvery) {
+    for (Duration at = std::min(kFirstDisturb, length.duration / 4);
+         disturbed && at < length.duration; at += kDisturbEvery) {
       workload.requests.push_back(
           {.shape = {.arrival = at, .prompt_tokens = 2048, .output_tokens = 8},
            .seed = 100 + workload.requests.size(),
@@ -266,16 +290,17 @@ class Comparison {
   }
 
   absl::Status WatchRunningChat() {
+    ASSIGN_OR_RETURN(const ChatLength length, ChooseChatLength());
     for (int repeat = 0; repeat < plan_.chat_repeats; ++repeat) {
       ASSIGN_OR_RETURN(LoadRun undisturbed,
                        RunChat("undisturbed", *split_load_,
-                               ChatLoad(1, /*disturbed=*/false, v1::PATH_DISAGGREGATED)));
+                               ChatLoad(1, length, /*disturbed=*/false, v1::PATH_DISAGGREGATED)));
       ASSIGN_OR_RETURN(LoadRun split,
                        RunChat("disaggregated", *split_load_,
-                               ChatLoad(1, /*disturbed=*/true, v1::PATH_DISAGGREGATED)));
+                               ChatLoad(1, length, /*disturbed=*/true, v1::PATH_DISAGGREGATED)));
       ASSIGN_OR_RETURN(LoadRun colocated,
                        RunChat("colocated", *colocated_load_,
-                               ChatLoad(2, /*disturbed=*/true, v1::PATH_UNSPECIFIED)));
+                               ChatLoad(2, length, /*disturbed=*/true, v1::PATH_UNSPECIFIED)));
       result_.chat.undisturbed.push_back(std::move(undisturbed));
       result_.chat.disaggregated.push_back(std::move(split));
       result_.chat.colocated.push_back(std::move(colocated));

@@ -16,6 +16,7 @@ struct CompareOptions {
   // Programs, model, cache, device, transport and pool size; the rest is set for each fleet.
   FleetOptions fleet;
   double kv_bytes_per_token = 0;       // of the model, for the planner
+  int context_tokens = 0;              // of the model: no chat runs for longer
   std::optional<MeasuredRates> rates;  // for the predictions; absent: measured first
   // After this nothing is repeated any more, and no further chunk size begins.
   Duration time_limit = std::chrono::hours(4);

@@ -16,9 +16,10 @@ namespace {
 constexpr int kRunningPrompt = 256;                           // tokens, of a running stream
 constexpr Duration kSettle = std::chrono::milliseconds(300);  // for each running stream
 constexpr Duration kBetweenProbes = std::chrono::milliseconds(250);
-constexpr double kStretch = 1.4;         // room for a probe that takes longer than predicted
-constexpr double kQuickestStep = 0.015;  // seconds; so that running streams outlast the probes
-constexpr double kMostSteps = 4000;      // of a running stream
+constexpr double kStretch = 1.4;  // room for a probe that takes longer than predicted
+constexpr double kQuickestStep =
+    0.8;                             // of the predicted: running streams are to outlast the probes
+constexpr double kMostSteps = 4000;  // of a running stream
 
 double Median(std::vector<double> values) {
   return Describe(std::move(values)).p50;
@@ -218,7 +219,8 @@ class Prober {
         FromSeconds(kStretch * std::max(predicted.colocated, predicted.disaggregated)) +
         kBetweenProbes;
     const Duration begin = running * kSettle;
-    const double steps = std::min(Seconds(begin + 2 * room) / kQuickestStep, kMostSteps);
+    const double step = kQuickestStep * model_.DecodeStepSeconds(running, kRunningPrompt);
+    const double steps = std::min(Seconds(begin + 2 * room) / step, kMostSteps);
     Workload workload;
     for (int i = 0; i < running; ++i) {
       workload.requests.push_back(

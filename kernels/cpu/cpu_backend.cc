@@ -112,7 +112,7 @@ class CpuBackend final : public Backend {
                                                      int columns,
                                                      const RowReader& reader) override {
     return CpuPackedWeight::Create(rows, columns, reader, weight_memory_,
-                                   kernels_.compact_rows > 0 ? &compact_memory_ : nullptr);
+                                   kernels_.reads_compact_weights ? &compact_memory_ : nullptr);
   }
 
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(std::span<const double> frequencies,

@@ -123,8 +123,7 @@ struct KvRun {
 // state.
 struct KernelTable {
   const char* arithmetic;
-  // Up to so many rows read compact weights where there are any; 0: nothing does.
-  int compact_rows;
+  bool reads_compact_weights;  // where few rows are multiplied
 
   void (*mat_mul_panels)(const MatMulPanels& panels);
   void (*gated_mat_mul_panels)(const GatedMatMulPanels& panels);

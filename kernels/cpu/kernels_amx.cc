@@ -8,7 +8,7 @@ namespace {
 
 constexpr KernelTable MakeAmxTable() {
   KernelTable table = MakeKernelTable<VectorAvx512Bf16>("cpu-amx");
-  table.compact_rows = kCompactRows;
+  table.reads_compact_weights = true;
   table.mat_mul_panels = AmxMatMulPanels;
   table.gated_mat_mul_panels = AmxGatedMatMulPanels;
   table.attention_tile = AmxAttendTile;

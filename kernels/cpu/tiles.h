@@ -13,7 +13,7 @@ namespace {
 template <typename V>
 constexpr KernelTable MakeKernelTable(const char* arithmetic) {
   return {.arithmetic = arithmetic,
-          .compact_rows = 0,
+          .reads_compact_weights = false,
           .mat_mul_panels = MatMulPanelRuns<V>,
           .gated_mat_mul_panels = GatedMatMulPanelRuns<V>,
           .attention_tile = AttendTile<V>,

@@ -9,7 +9,7 @@
 namespace baton {
 namespace {
 
-constexpr const char* kTraces = "bench/traces";
+const PlanOptions kOptions{.traces = "bench/traces"};
 constexpr int kContextTokens = 8192;  // of the example model
 
 void ExpectUsable(const ComparePlan& plan) {
@@ -36,7 +36,7 @@ void ExpectUsable(const ComparePlan& plan) {
 }
 
 TEST(ComparePlan, QuickOneFitsIntoSixMinutes) {
-  const auto plan = QuickPlan(kTraces);
+  const auto plan = QuickPlan(kOptions);
 
   ASSERT_TRUE(plan.ok()) << plan.status();
   ExpectUsable(*plan);
@@ -51,15 +51,46 @@ TEST(ComparePlan, QuickOneFitsIntoSixMinutes) {
 }
 
 TEST(ComparePlan, FullOneHasEveryKindOfTraffic) {
-  const auto plan = FullPlan(kTraces);
+  const auto plan = FullPlan(kOptions);
 
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->workloads.size(), 5);
   ExpectUsable(*plan);
 }
 
+TEST(ComparePlan, RatesAndLimitsAreThoseOfTheMachine) {
+  PlanOptions options = kOptions;
+  options.rate_factor = 8;
+  options.limits = {.first_token_ms = 500, .inter_token_ms = 20};
+  const auto plain = FullPlan(kOptions);
+  const auto plan = FullPlan(options);
+
+  ASSERT_TRUE(plain.ok() && plan.ok()) << plan.status();
+  ExpectUsable(*plan);
+  for (std::size_t i = 0; i < plan->workloads.size(); ++i) {
+    const ComparedWorkload& traffic = plan->workloads[i];
+    EXPECT_EQ(traffic.reference_rate, 8 * plain->workloads[i].reference_rate);
+    EXPECT_EQ(traffic.rates.back(), 8 * plain->workloads[i].rates.back());
+    EXPECT_EQ(traffic.limits.first_token_ms, 500);
+    EXPECT_EQ(traffic.limits.inter_token_ms, 20);
+  }
+}
+
+TEST(ComparePlan, ATraceThatIsTooShortForTheRateIsNamed) {
+  PlanOptions options = kOptions;
+  options.rate_factor = 1000;
+  const auto plan = QuickPlan(options);
+
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(plan.status().message())
+                .find("azure_2023_code.csv: 8819 requests are too few for 2 a second times "
+                      "--rate-factor 1000, which takes 48000"),
+            std::string::npos)
+      << plan.status();
+}
+
 TEST(ComparePlan, MissingTracesAreNamed) {
-  const auto plan = QuickPlan("no/such/folder");
+  const auto plan = QuickPlan({.traces = "no/such/folder"});
 
   EXPECT_NE(std::string(plan.status().message()).find("no/such/folder"), std::string::npos);
 }

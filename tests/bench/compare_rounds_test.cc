@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 ComparePlan TinyPlan() {
   ComparePlan plan{.chunks = {64},
-                   .chat_duration = std::chrono::milliseconds(2500),
+                   .chat_duration = std::chrono::milliseconds(800),
                    .crossover_prompts = {32, 64},
                    .crossover_outputs = {1, 4},
                    .crossover_running = {1}};
@@ -59,6 +59,7 @@ TEST(Comparison, MeasuresEverySetUpAndReportsIt) {
                  .cache = model.cache,
                  .kv_pool_size = "64MiB"},
        .kv_bytes_per_token = 1024,
+       .context_tokens = kTinyContext,
        .progress = [&progress](const std::string& line) { progress.push_back(line); }});
   ASSERT_TRUE(PinProcess(PermittedCores()).ok());
 
@@ -87,7 +88,14 @@ TEST(Comparison, MeasuresEverySetUpAndReportsIt) {
   ASSERT_EQ(runs.chunks.size(), 1);
   EXPECT_EQ(runs.chunks[0].max_batch_tokens, 64);
   EXPECT_FALSE(result->transport.empty());
-  EXPECT_EQ(result->chat.colocated.size(), 1);
+  ASSERT_EQ(result->chat.colocated.size(), 1);
+  ASSERT_EQ(result->chat.disaggregated.size(), 1);
+  const LoadRun& chat = result->chat.disaggregated[0];
+  ASSERT_EQ(chat.records.size(), 2);
+  EXPECT_EQ(chat.records[0].kind, "chat");
+  EXPECT_EQ(chat.records[1].kind, "long");
+  EXPECT_LT(chat.records[1].scheduled, chat.records[0].token_times.back())
+      << "however quick the model is, its chat is disturbed";
   EXPECT_FALSE(result->crossover.rates.prefill.empty());
   EXPECT_FALSE(progress.empty());
   EXPECT_TRUE(CompareJson(*result)["workloads"][0]["itl_p99_ratio"].is_number());
