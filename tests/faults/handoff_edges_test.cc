@@ -35,6 +35,14 @@ class HandoffEdgesTest : public FaultTest {
     }
     return found;
   }
+  // As Logged, from the `count`-th on: what is logged after its effect may still be on its way.
+  static std::vector<std::string> AwaitLogged(ServerProcess& server,
+                                              const std::string& event,
+                                              std::size_t count) {
+    EXPECT_TRUE(WaitUntil([&] { return Logged(server, event).size() >= count; }, kPatience))
+        << event;
+    return Logged(server, event);
+  }
   // The number after " name=" in a line of a log; -1 when there is none.
   static std::int64_t NumberIn(const std::string& line, const std::string& name) {
     const std::string key = absl::StrCat(" ", name, "=");
@@ -301,8 +309,9 @@ TEST_P(PartlyCachedTest, OnlyBlocksThatTheDecodeSideLacksMove) {
     EXPECT_TRUE(WaitUntil(computed, kPatience))
         << cluster().prefill().Load().prefilled_tokens() << " of " << computed_there << ", "
         << cluster().decode().Load().prefilled_tokens() << " of " << computed_here;
-    const std::vector<std::string> sent = Logged(cluster().prefill(), "handoff.ended");
     const std::vector<std::string> landed = Logged(cluster().decode(), "handoff.landed");
+    const std::vector<std::string> sent =
+        AwaitLogged(cluster().prefill(), "handoff.ended", landed.size());
     ASSERT_FALSE(sent.empty() || landed.empty());
     EXPECT_EQ(NumberIn(landed.back(), "bytes"),
               static_cast<std::int64_t>((kPrompt - known_here) / 16) * kTinyBlockBytes)
@@ -370,7 +379,7 @@ TEST_F(HandoffEdgesTest, TheLongestPromptMovesOnce) {
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(TokensOf(*response), Expected(request));
   ASSERT_TRUE(cluster().WaitUntilIdle(Promised(kBlocksFree)));
-  const std::vector<std::string> sent = Logged(cluster().prefill(), "handoff.ended");
+  const std::vector<std::string> sent = AwaitLogged(cluster().prefill(), "handoff.ended", 1);
   const std::vector<std::string> landed = Logged(cluster().decode(), "handoff.landed");
   ASSERT_EQ(sent.size(), 1u);
   ASSERT_EQ(landed.size(), 1u);
