@@ -180,6 +180,17 @@ struct NoStep {
   void operator()() const {}
 };
 
+// The sums of a block before its first chunk.
+template <int kRowTiles>
+[[gnu::always_inline]] inline void ZeroBlock() {
+  ZeroTile<0>();
+  ZeroTile<1>();
+  if constexpr (kRowTiles == 2) {
+    ZeroTile<2>();
+    ZeroTile<3>();
+  }
+}
+
 // kLines: of weights to ask for in a portion. Calls step() after each chunk. Not inlined: inside a
 // larger function g++ 12 keeps its pointers in memory.
 template <int kRowTiles, int kLines, typename Step>
@@ -188,12 +199,7 @@ template <int kRowTiles, int kLines, typename Step>
                                      const std::uint32_t* panel,
                                      WeightStream& stream,
                                      const Step& step) {
-  ZeroTile<0>();
-  ZeroTile<1>();
-  if constexpr (kRowTiles == 2) {
-    ZeroTile<2>();
-    ZeroTile<3>();
-  }
+  ZeroBlock<kRowTiles>();
   InputChunk input = FirstChunk(args, tiles);
   const auto* weights = reinterpret_cast<const std::byte*>(panel);
   const int words = args.word_columns;

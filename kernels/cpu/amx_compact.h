@@ -110,12 +110,7 @@ template <int kRowTiles>
 [[gnu::noinline]] void MultiplyCompactBlock(const AmxInput& args,
                                             const RowTile (&tiles)[2],
                                             CompactStream& stream) {
-  ZeroTile<0>();
-  ZeroTile<1>();
-  if constexpr (kRowTiles == 2) {
-    ZeroTile<2>();
-    ZeroTile<3>();
-  }
+  ZeroBlock<kRowTiles>();
   InputChunk input = FirstChunk(args, tiles);
   WeightStream nothing;
   for (int chunk = args.word_columns / kChunkWords; chunk > 0; --chunk) {
