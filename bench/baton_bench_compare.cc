@@ -79,7 +79,7 @@ absl::StatusOr<CompareOptions> MakeOptions(const CompareFlags& settings) {
 
 void AddCompareFlags(Flags& flags, CompareFlags& settings) {
   flags.Switch("quick", &settings.quick,
-               "minutes instead of an hour and a half, and numbers that repeat only roughly");
+               "minutes instead of more than an hour, and numbers that repeat only roughly");
   flags.Text("out", &settings.out, "folder for report.html and result.json");
   flags.Text(
       "model", &settings.model,

@@ -27,10 +27,9 @@ std::string Cell(const Spread& spread) {
 }
 
 std::string GoodputCell(const Goodput& goodput) {
-  return absl::StrCat(Number(goodput.requests_per_second, 2), goodput.at_highest ? " or more"
-                                                              : goodput.below_lowest
-                                                                  ? ", below the lowest rate"
-                                                                  : "");
+  return absl::StrCat(Number(goodput.requests_per_second, 2), goodput.at_highest     ? " or more"
+                                                              : goodput.below_lowest ? " or less"
+                                                                                     : "");
 }
 
 std::vector<NamedRun> ReferenceRuns(const WorkloadRuns& runs, bool first_only) {

@@ -51,6 +51,6 @@ struct PlanOptions {
 // Errors are those of reading the traces; INVALID_ARGUMENT when one has fewer requests than the
 // highest rate asks for.
 absl::StatusOr<ComparePlan> QuickPlan(const PlanOptions& options);  // minutes
-absl::StatusOr<ComparePlan> FullPlan(const PlanOptions& options);   // an hour and a half
+absl::StatusOr<ComparePlan> FullPlan(const PlanOptions& options);   // 70 minutes
 
 }  // namespace baton

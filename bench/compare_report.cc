@@ -41,20 +41,42 @@ const RatePoint* PointAt(const SetUpRuns& set_up, double rate) {
 }
 
 Goodput GoodputOf(const SetUpRuns& set_up, const ComparedWorkload& workload) {
+  std::optional<double> share;  // at `rate`
   double rate = 0;
-  double share = 1;
-  bool first = true;
   for (const RatePoint& point : set_up.points) {
     const double next = GoodShare(point, workload.limits);
     if (next < kGoodShare) {
-      const double part = (share - kGoodShare) / (share - next);
-      return {.requests_per_second = rate + part * (point.rate - rate), .below_lowest = first};
+      if (!share.has_value()) {
+        return {.requests_per_second = point.rate, .below_lowest = true};
+      }
+      const double part = (*share - kGoodShare) / (*share - next);
+      return {.requests_per_second = rate + part * (point.rate - rate)};
     }
     rate = point.rate;
     share = next;
-    first = false;
   }
   return {.requests_per_second = rate, .at_highest = true};
+}
+
+Known KnownOf(const Goodput& numerator, const Goodput& denominator) {
+  const bool may_be_more = numerator.at_highest || denominator.below_lowest;
+  const bool may_be_less = numerator.below_lowest || denominator.at_highest;
+  return may_be_more ? (may_be_less ? Known::kNothing : Known::kAtLeast)
+                     : (may_be_less ? Known::kAtMost : Known::kExactly);
+}
+
+const char* KnownName(Known known) {
+  switch (known) {
+    case Known::kExactly:
+      return "exactly";
+    case Known::kAtLeast:
+      return "at least";
+    case Known::kAtMost:
+      return "at most";
+    case Known::kNothing:
+      return "nothing";
+  }
+  return "";
 }
 
 Json SpreadJson(const Spread& spread) {
@@ -135,11 +157,13 @@ Json WorkloadJson(const WorkloadRuns& runs) {
   out["itl_p99_ratio"] = ratios.itl_p99;
   out["itl_p99_ratio_range"] = SpreadJson(ratios.itl_p99_by_repeat);
   out["goodput_ratio"] = ratios.goodput;
+  out["goodput_ratio_known"] = KnownName(ratios.goodput_known);
   out["ttft_p50_ratio"] = ratios.ttft_p50;
   out["peak_throughput_ratio"] = ratios.peak_throughput;
   const Ratios conditional = CompareSides(runs.set_ups[0], runs.set_ups[2], workload);
   out["conditional_ratios"] = {{"itl_p99", conditional.itl_p99},
                                {"goodput", conditional.goodput},
+                               {"goodput_known", KnownName(conditional.goodput_known)},
                                {"ttft_p50", conditional.ttft_p50},
                                {"peak_throughput", conditional.peak_throughput}};
   out["reference_rate"] = workload.reference_rate;
@@ -186,20 +210,41 @@ Json CrossoverJson(const Crossover& crossover) {
   return out;
 }
 
+bool IsTheSame(double ratio) {
+  return ratio > 0.95 && ratio < 1.05;
+}
+
 std::string Times(double ratio, const char* better, const char* worse) {
-  if (ratio > 0.95 && ratio < 1.05) {
+  if (IsTheSame(ratio)) {
     return "the same";
   }
   return ratio >= 1 ? absl::StrFormat("%.1fx %s", ratio, better)
                     : absl::StrFormat("%.1fx %s", Over(1, ratio), worse);
 }
 
+// "2.1x higher", "at least 2.1x higher", "the same or lower".
+std::string GoodputInWords(const Ratios& ratios) {
+  const std::string times = Times(ratios.goodput, "higher", "lower");
+  const bool at_least = ratios.goodput_known == Known::kAtLeast;
+  if (ratios.goodput_known == Known::kExactly) {
+    return times;
+  }
+  if (ratios.goodput_known == Known::kNothing) {
+    return "not told apart by these rates";
+  }
+  if (IsTheSame(ratios.goodput)) {
+    return times + (at_least ? " or higher" : " or lower");
+  }
+  // At least 0.5 times as high is at most 2 times lower.
+  return absl::StrCat(at_least == (ratios.goodput > 1) ? "at least " : "at most ", times);
+}
+
 // "p99 between tokens 4.6x shorter, goodput 2.1x higher, ..."
 std::string InWords(const Ratios& ratios) {
   return absl::StrCat("p99 between tokens ", Times(ratios.itl_p99, "shorter", "longer"),
-                      ", goodput ", Times(ratios.goodput, "higher", "lower"),
-                      ", median first token ", Times(ratios.ttft_p50, "sooner", "later"),
-                      ", most tokens a second ", Times(ratios.peak_throughput, "higher", "lower"));
+                      ", goodput ", GoodputInWords(ratios), ", median first token ",
+                      Times(ratios.ttft_p50, "sooner", "later"), ", most tokens a second ",
+                      Times(ratios.peak_throughput, "higher", "lower"));
 }
 
 std::string Clause(const WorkloadRuns& runs, const Ratios& split) {
@@ -230,7 +275,7 @@ void AppendSide(const std::string& name, const SideFigures& side, std::string& o
                         side.itl_p99_ms.median, side.itl_p99_ms.least, side.itl_p99_ms.most,
                         side.output_tokens_per_s.median, side.goodput.requests_per_second,
                         side.goodput.at_highest     ? " or more"
-                        : side.goodput.below_lowest ? " (below the lowest rate)"
+                        : side.goodput.below_lowest ? " or less"
                                                     : "");
 }
 
@@ -284,6 +329,7 @@ Ratios CompareSides(const SetUpRuns& colocated,
   const SideFigures b = FiguresOf(other, workload);
   Ratios ratios{.itl_p99 = Over(a.itl_p99_ms.median, b.itl_p99_ms.median),
                 .goodput = Over(b.goodput.requests_per_second, a.goodput.requests_per_second),
+                .goodput_known = KnownOf(b.goodput, a.goodput),
                 .ttft_p50 = Over(a.ttft_p50_ms.median, b.ttft_p50_ms.median),
                 .peak_throughput = Over(b.peak_output_tokens_per_s, a.peak_output_tokens_per_s)};
   const RatePoint* at_a = PointAt(colocated, workload.reference_rate);
@@ -305,7 +351,9 @@ std::string Verdict(const CompareResult& result) {
   std::vector<std::string> costs;
   for (const WorkloadRuns& runs : result.workloads) {
     const Ratios ratios = CompareSides(runs.set_ups[0], runs.set_ups[1], runs.workload);
-    (ratios.goodput > 1 ? pays : costs).push_back(Clause(runs, ratios));
+    const bool is_higher = ratios.goodput > 1 && (ratios.goodput_known == Known::kExactly ||
+                                                  ratios.goodput_known == Known::kAtLeast);
+    (is_higher ? pays : costs).push_back(Clause(runs, ratios));
   }
   const std::string where =
       "On this machine, with one core for prefill and one for decode against "
@@ -373,14 +421,15 @@ std::vector<std::string> SidesOfCrossover(const CompareResult& result) {
   for (const CrossoverCell& cell : result.crossover.cells) {
     longest = std::max(longest, cell.prompt_tokens);
   }
+  const auto begin = [](int running, const std::string& outputs) {
+    return absl::StrCat("Beside ", running, " running streams, to the end of ", outputs,
+                        " new tokens, splitting is quicker for the request ");
+  };
   std::vector<std::string> sentences;
+  std::map<int, std::vector<int>> never;  // output lengths, by the number of running streams
   for (const BreakEven& entry : BreakEvensOf(result.crossover)) {
-    const std::string begin =
-        absl::StrCat("Beside ", entry.running, " running streams, to the end of ",
-                     entry.output_tokens, " new tokens, splitting is quicker for the request ");
     if (!entry.measured.has_value()) {
-      sentences.push_back(absl::StrCat(begin, "at no length up to ", longest,
-                                       " prompt tokens: what it gains, it gains for others."));
+      never[entry.running].push_back(entry.output_tokens);
       continue;
     }
     std::vector<std::string> shares;
@@ -388,9 +437,14 @@ std::vector<std::string> SidesOfCrossover(const CompareResult& result) {
       shares.push_back(absl::StrFormat("%.0f%% of the %s prompts",
                                        100 * ShareFrom(*entry.measured, runs), runs.workload.name));
     }
-    sentences.push_back(absl::StrCat(begin, "from ", *entry.measured,
-                                     " prompt tokens on. As long: ", absl::StrJoin(shares, ", "),
-                                     "."));
+    sentences.push_back(absl::StrCat(
+        begin(entry.running, absl::StrCat(entry.output_tokens)), "from ", *entry.measured,
+        " prompt tokens on. As long: ", absl::StrJoin(shares, ", "), "."));
+  }
+  for (const auto& [running, outputs] : never) {
+    sentences.push_back(absl::StrCat(begin(running, absl::StrJoin(outputs, ", ")),
+                                     "from no prompt length on, of those up to ", longest,
+                                     " tokens: what it gains, it gains for others."));
   }
   return sentences;
 }

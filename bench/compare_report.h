@@ -23,9 +23,12 @@ struct Spread {
 // interpolated by the share that does.
 struct Goodput {
   double requests_per_second = 0;
-  bool below_lowest = false;  // fewer did at the lowest rate already: interpolated from rate 0
+  bool below_lowest = false;  // fewer did at the lowest rate already: it is less than that rate
   bool at_highest = false;    // at least 90% still did at the highest rate: it may be higher
 };
+
+// What is known of a quotient of two goodputs, of which either may be known by a bound alone.
+enum class Known { kExactly, kAtLeast, kAtMost, kNothing };
 
 // One set-up under one workload: at the reference rate, but for goodput and the peak.
 struct SideFigures {
@@ -47,7 +50,8 @@ double GoodShare(const RatePoint& point, const ServiceLimits& limits);
 struct Ratios {
   double itl_p99 = 0;  // colocated / other, of the medians
   Spread itl_p99_by_repeat;
-  double goodput = 0;          // other / colocated
+  double goodput = 0;  // other / colocated, of what is known of them
+  Known goodput_known = Known::kExactly;
   double ttft_p50 = 0;         // colocated / other
   double peak_throughput = 0;  // other / colocated
 };
@@ -78,7 +82,7 @@ struct BreakEven {
 std::vector<BreakEven> BreakEvensOf(const Crossover& crossover);
 
 // For each of these a sentence: where splitting begins to be quicker, and how many prompts of each
-// workload are on that side.
+// workload are on that side. Those where it never is share one for each number of running streams.
 std::vector<std::string> SidesOfCrossover(const CompareResult& result);
 
 // What the running chat came to, in milliseconds: medians over the repeats.

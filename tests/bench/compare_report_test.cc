@@ -95,7 +95,7 @@ TEST(Goodput, LiesBetweenTheLastGoodAndTheFirstBadRate) {
   EXPECT_TRUE(above.goodput.at_highest);
 
   const SideFigures below = FiguresOf(MakeSetUp(SetUp::kColocated, {5, 10, 10}, 10), traffic);
-  EXPECT_DOUBLE_EQ(below.goodput.requests_per_second, 0.2);
+  EXPECT_DOUBLE_EQ(below.goodput.requests_per_second, 1) << "less than the lowest rate";
   EXPECT_TRUE(below.goodput.below_lowest);
 }
 
@@ -143,6 +143,40 @@ TEST(Verdict, NamesGainsAndLossesInOneSentence) {
   EXPECT_EQ(verdict.find(". "), std::string::npos);
 }
 
+// A rate that nobody measured is in no verdict.
+TEST(Verdict, SaysWhatIsKnownOfGoodputBeyondTheRates) {
+  const std::vector<int> below = {5, 10, 10};
+  const std::vector<int> inside = {10, 10, 8};
+  const std::vector<int> above = {10, 10, 10};
+  struct Row {
+    std::vector<int> colocated;
+    std::vector<int> split;
+    const char* known;
+    const char* says;
+  };
+  const Row rows[] = {
+      {inside, inside, "exactly", "goodput the same"},
+      {below, inside, "at least", "goodput at least 3.0x higher"},
+      {inside, above, "at least", "goodput at least 1.3x higher"},
+      {below, above, "at least", "goodput at least 4.0x higher"},
+      {inside, below, "at most", "goodput at least 3.0x lower"},
+      {above, inside, "at most", "goodput at least 1.3x lower"},
+      {below, below, "nothing", "goodput not told apart by these rates"},
+      {above, above, "nothing", "goodput not told apart by these rates"},
+  };
+  for (const Row& row : rows) {
+    CompareResult result;
+    result.workloads.push_back({.workload = MakeTraffic("x"),
+                                .set_ups = {MakeSetUp(SetUp::kColocated, row.colocated, 10),
+                                            MakeSetUp(SetUp::kDisaggregated, row.split, 10),
+                                            MakeSetUp(SetUp::kConditional, row.split, 10)}});
+    EXPECT_EQ(CompareJson(result)["workloads"][0]["goodput_ratio_known"], row.known) << row.says;
+    EXPECT_THAT(Verdict(result), HasSubstr(row.says));
+    EXPECT_EQ(Verdict(result).find("does not pay") == std::string::npos,
+              row.known == std::string("at least"));
+  }
+}
+
 TEST(BreakEven, IsTheLeastLengthFromWhichAllAreQuicker) {
   CompareResult result = MakeResult();
 
@@ -180,8 +214,9 @@ TEST(SidesOfCrossover, SayHowManyPromptsAreLongEnough) {
   EXPECT_THAT(ComparePage(result), HasSubstr("30% of the mixed prompts"));
 
   result.crossover.cells.back().disaggregated_seconds = 100;
-  EXPECT_THAT(SidesOfCrossover(result),
-              testing::ElementsAre(HasSubstr("at no length up to 2048 prompt tokens")));
+  EXPECT_THAT(
+      SidesOfCrossover(result),
+      testing::ElementsAre(HasSubstr("from no prompt length on, of those up to 2048 tokens")));
 }
 
 TEST(ComparePage, ShowsEverythingAndLoadsNothing) {
