@@ -177,9 +177,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "baton: %s\nbaton: see --help\n", std::string(usage.message()).c_str());
     return 2;
   }
-  const absl::Status status = baton::WithTlsHint(
-      Run(command, settings), {.speaks_tls = !settings.tls.empty(),
-                               .shows_certificate = !settings.tls.certificate.empty()});
+  const absl::Status status = baton::WithTlsHint(Run(command, settings), settings.tls.use());
   if (!status.ok()) {
     std::fprintf(stderr, "baton: %s: %s: %s\n", command.c_str(), settings.server.c_str(),
                  baton::DescribeError(status).c_str());

@@ -27,7 +27,7 @@ const char* HintOf(const absl::string_view message, TlsUse use) {
   if (absl::StrContains(message, "wrong version number")) {
     return "the other side speaks plain text, without TLS";
   }
-  if (absl::StrContains(message, "is not in peer certificate")) {
+  if (absl::StrContains(message, "Hostname Verification Check failed")) {
     return "the other side's certificate is for another name or address than it was called by";
   }
   if (absl::StrContains(message, "handshake failed")) {

@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<PrefillClient>> PrefillClient::Create(const TlsFi
   KeepGrpcRunning();
   auto credentials = std::make_unique<Credentials>();
   ASSIGN_OR_RETURN(credentials->channel, MakeChannelCredentials(tls));
-  credentials->tls = {.speaks_tls = !tls.empty(), .shows_certificate = !tls.certificate.empty()};
+  credentials->tls = tls.use();
   return std::unique_ptr<PrefillClient>(new PrefillClient(std::move(credentials)));
 }
 

@@ -97,7 +97,10 @@ void AddServerFlags(Flags& flags, ServerKind kind, ServerFlags& settings) {
   flags.Choice("log-level", &settings.log_level, {"debug", "info", "warn", "error"},
                "least level that is logged");
   flags.Choice("log-format", &settings.log_format, {"text", "json"}, "form of a log line");
-  flags.Text("tls-cert", &settings.tls.certificate, "PEM certificate chain of this server");
+  flags.Text(
+      "tls-cert", &settings.tls.certificate,
+      "PEM certificate chain of this server; this file and the next two are read again when they "
+      "change");
   flags.Text("tls-key", &settings.tls.key, "PEM key of --tls-cert");
   flags.Text("tls-ca", &settings.tls.authority,
              "PEM authorities; clients must then show a certificate of one of them");

@@ -265,6 +265,7 @@ void Fleet::MakeView() {
                      .layout = worker->layout,
                      .max_sequences = description.max_sequences(),
                      .channel = worker->channel,
+                     .tls = options_.tls.use(),
                      .counts = worker->counts,
                      .costs = worker->costs.model,
                      .transport = worker->costs.transport,

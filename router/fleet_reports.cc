@@ -291,9 +291,7 @@ void Fleet::CloseFeed(FeedId id, const absl::Status& why) {
 }
 
 void Fleet::NoteGone(FleetWorker& worker, const absl::Status& status) {
-  const absl::Status why =
-      WithTlsHint(status, {.speaks_tls = !options_.tls.empty(),
-                           .shows_certificate = !options_.tls.certificate.empty()});
+  const absl::Status why = WithTlsHint(status, options_.tls.use());
   if (worker.alive && !stopping_) {
     LogEvent(LogLevel::kWarn, "fleet.worker_dead",
              {{"worker", worker.address}, {"why", std::string(why.message())}});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/random_id.h"
+#include "common/tls_hint.h"
 #include "planner/cost_model.h"
 #include "router/tier_loads.h"
 #include "router/worker_counts.h"
@@ -28,6 +29,7 @@ struct UsableWorker {
   std::uint32_t layout = 0;  // KV blocks pass only between workers of equal ones
   std::uint32_t max_sequences = 0;
   std::shared_ptr<grpc::Channel> channel;
+  TlsUse tls;                              // of the channel
   std::shared_ptr<WorkerCounts> counts;    // never null; outlives the view in calls under way
   std::shared_ptr<const CostModel> costs;  // never null; shared by workers that are alike
   std::optional<TransportRate> transport;  // of handoffs, where it was measured

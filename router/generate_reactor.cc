@@ -115,7 +115,7 @@ absl::Status GenerateReactor::MakeError(const grpc::Status& status) const {
   const std::string prefix = absl::StrCat("decode worker ", options_.worker);
   const absl::StatusCode broken_off =
       token_seen_ ? absl::StatusCode::kAborted : absl::StatusCode::kUnavailable;
-  const absl::Status reported = FromGrpcStatus(status);
+  const absl::Status reported = WithTlsHint(FromGrpcStatus(status), options_.tls);
   switch (reported.code()) {
     case absl::StatusCode::kOk:
       return absl::Status(broken_off, absl::StrCat(prefix, ": stream ended without a result"));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "common/tls_hint.h"
 #include "frontend/generator.h"
 
 namespace baton {
@@ -19,6 +20,7 @@ class GenerateReactor final : public grpc::ClientReadReactor<v1::GenerateEvent>,
  public:
   struct Options {
     std::string worker;  // address, for messages and the result
+    TlsUse tls;          // of the channel
     v1::RouteReason reason = v1::ROUTE_REASON_UNSPECIFIED;
     Duration route{0};
     std::optional<TimePoint> deadline;

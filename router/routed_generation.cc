@@ -135,6 +135,7 @@ absl::Status RoutedGeneration::Try() {
   tried_.push_back(route_.decode->slot);
   GenerateReactor::Options options{
       .worker = route_.decode->address,
+      .tls = route_.decode->tls,
       .reason = route_.reason,
       .route = choosing_,
       .deadline = job_.deadline,

@@ -189,9 +189,7 @@ void Registrar::OnCallEnd(const std::string& address,
                registration.state == State::kNew ? "router.unreachable" : "router.lost",
                {{"router", registration.router},
                 {"address", address},
-                {"status",
-                 WithTlsHint(status, {.speaks_tls = !options_.tls.empty(),
-                                      .shows_certificate = !options_.tls.certificate.empty()})}});
+                {"status", WithTlsHint(status, options_.tls.use())}});
       registration.state = State::kLost;
     }
     executor_.PostAt(Clock::System().Now() + NextPause(registration), [this, address, call] {

@@ -35,7 +35,7 @@ TEST(TlsHint, SaysWhatToLookAt) {
       {"UNAVAILABLE: Socket closed", {.speaks_tls = true}, "wants to see a certificate"},
       {"Ssl handshake failed: SSL_ERROR_SSL: certificate verify failed", mutual, "--tls-ca"},
       {"Ssl handshake failed: SSL_ERROR_SSL: wrong version number", mutual, "plain text"},
-      {"Peer name 10.1.2.3 is not in peer certificate", mutual, "another name or address"},
+      {"UNAUTHENTICATED: Hostname Verification Check failed.", mutual, "another name or address"},
   };
   for (const Row& row : rows) {
     const std::string told = Told(row.cause, row.use);

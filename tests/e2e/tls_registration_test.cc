@@ -123,6 +123,41 @@ TEST_F(TlsRegistrationTest, BlocksTravelUnderTheSameCertificates) {
   EXPECT_NE(HealthOf(MakeTestChannel(kv, router_files_), ""), "(14)");
 }
 
+// F51: another authority, and all its certificates, in the place of the old ones.
+TEST_F(TlsRegistrationTest, CertificatesAreReplacedWithoutARestart) {
+  auto cluster = Cluster::Start({.worker_flags = FlagsOf(worker_files_),
+                                 .router_flags = FlagsOf(router_files_),
+                                 .registered = true});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ExpectBothPaths(**cluster);
+  const TlsFiles client = others_.Issue("client-", kLoopback);
+  const std::vector<ServerProcess*> servers = {&(*cluster)->router(), &(*cluster)->decode(),
+                                               &(*cluster)->prefill()};
+  for (const ServerProcess* server : servers) {
+    EXPECT_FALSE(CompletionsClient(server->address(), client).IsServing());
+  }
+
+  const auto replace = [](const TlsFiles& from, const TlsFiles& to) {
+    std::filesystem::rename(from.certificate, to.certificate);
+    std::filesystem::rename(from.key, to.key);
+    std::filesystem::copy_file(from.authority, to.authority,
+                               std::filesystem::copy_options::overwrite_existing);
+  };
+  replace(others_.Issue("router-", kLoopback), router_files_);
+  replace(others_.Issue("worker-", kLoopback), worker_files_);
+
+  for (const ServerProcess* server : servers) {
+    EXPECT_TRUE(
+        WaitUntil([&] { return CompletionsClient(server->address(), client).IsServing(); }));
+  }
+  // New connections in every direction: from the worker to the router, from this and from the
+  // decode worker to the worker.
+  ASSERT_EQ((*cluster)->prefill().Start(), absl::OkStatus());
+  ASSERT_TRUE((*cluster)->WaitForUsableWorkers(2));
+  ExpectBothPaths(**cluster);
+  EXPECT_TRUE((*cluster)->WaitUntilIdle());
+}
+
 // By a name: the certificate is for the name, not for the address that it stands for.
 TEST_F(TlsRegistrationTest, ARouterIsKnownByTheNameThatTheFlagSays) {
   const FakeFleet router(0, "", ours_.Issue("named-", "DNS:localhost"));

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "baton/v1/worker.grpc.pb.h"
@@ -94,19 +92,10 @@ TEST_F(CallerTest, ACertificateSaysWhoItIsWhateverTheMetadataClaims) {
   const std::string folder = testing::TempDir() + "/caller_test_certificates";
   std::filesystem::create_directories(folder);
   WriteTestCertificates(folder);
-  const auto read = [&folder](const char* name) {
-    std::ostringstream text;
-    text << std::ifstream(absl::StrCat(folder, "/", name)).rdbuf();
-    return text.str();
-  };
-  grpc::SslServerCredentialsOptions server_options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  server_options.pem_root_certs = read("ca.pem");
-  server_options.pem_key_cert_pairs.push_back({read("key.pem"), read("cert.pem")});
-  Serve(grpc::SslServerCredentials(server_options),
-        grpc::SslCredentials({.pem_root_certs = read("ca.pem"),
-                              .pem_private_key = read("key.pem"),
-                              .pem_cert_chain = read("cert.pem")}));
+  const TlsFiles files{.certificate = folder + "/cert.pem",
+                       .key = folder + "/key.pem",
+                       .authority = folder + "/ca.pem"};
+  Serve(*MakeServerCredentials(files), *MakeChannelCredentials(files));
 
   const absl::StatusOr<Caller> plain = Ask({});
   ASSERT_TRUE(plain.ok()) << plain.status();

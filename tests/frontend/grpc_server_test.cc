@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -244,6 +245,55 @@ TEST_F(GrpcServerTlsTest, FilesThatDoNotFitAreRefused) {
       Start({.role = "test", .tls = {.certificate = Path("cert.pem"), .key = Path("no.pem")}});
 
   EXPECT_NE(std::string(refused.status().message()).find("no.pem"), std::string::npos);
+}
+
+// gRPC would start, and no connection would ever be made.
+TEST_F(GrpcServerTlsTest, AKeyOfAnotherCertificateIsRefused) {
+  const TlsFiles other = TestAuthority(folder_.path().string()).Issue("other-", "DNS:localhost");
+  const TlsFiles mixed{.certificate = Path("cert.pem"), .key = other.key};
+  for (const absl::Status& refused :
+       {Start({.role = "test", .tls = mixed}).status(), MakeChannelCredentials(mixed).status()}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(refused.message()).find("other-key.pem: is not the key of "),
+              std::string::npos)
+        << refused;
+  }
+}
+
+// F51: what lies in the files is what new connections are made with.
+TEST_F(GrpcServerTlsTest, ReplacedFilesCountWithoutARestart) {
+  const auto file_of = [this](const std::string& folder) {
+    return TlsFiles{.certificate = Path(folder + "/cert.pem"),
+                    .key = Path(folder + "/key.pem"),
+                    .authority = Path(folder + "/ca.pem")};
+  };
+  for (const char* folder : {"old", "new"}) {
+    std::filesystem::create_directories(Path(folder));
+    WriteTestCertificates(Path(folder));
+  }
+  std::filesystem::copy(Path("old"), Path("used"));
+  const auto server = *Start({.role = "test", .tls = file_of("used")});
+  const auto serves = [&](const std::string& folder) {
+    return AskStatus(Connect(server->address(), *MakeChannelCredentials(file_of(folder)))).ok();
+  };
+  const auto replace = [this](const std::string& name) {
+    std::filesystem::copy_file(Path("new/" + name), Path("used/" + name),
+                               std::filesystem::copy_options::overwrite_existing);
+  };
+  const auto standing = Connect(server->address(), *MakeChannelCredentials(file_of("old")));
+  EXPECT_TRUE(AskStatus(standing).ok());
+  EXPECT_FALSE(serves("new")) << "of another authority";
+
+  // While the key is another certificate's nobody gets in, and nothing else comes of it.
+  replace("ca.pem");
+  replace("key.pem");
+  EXPECT_TRUE(WaitUntil([&] { return !serves("old"); }));
+  EXPECT_FALSE(serves("new"));
+  replace("cert.pem");
+
+  EXPECT_TRUE(WaitUntil([&] { return serves("new"); }));
+  EXPECT_FALSE(serves("old"));
+  EXPECT_TRUE(AskStatus(standing).ok()) << "a connection that stands goes on";
 }
 
 }  // namespace
