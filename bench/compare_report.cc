@@ -349,23 +349,26 @@ Ratios CompareSides(const SetUpRuns& colocated,
 std::string Verdict(const CompareResult& result) {
   std::vector<std::string> pays;
   std::vector<std::string> costs;
+  std::vector<std::string> open;  // the bounds that are known allow either
   for (const WorkloadRuns& runs : result.workloads) {
     const Ratios ratios = CompareSides(runs.set_ups[0], runs.set_ups[1], runs.workload);
-    const bool is_higher = ratios.goodput > 1 && (ratios.goodput_known == Known::kExactly ||
-                                                  ratios.goodput_known == Known::kAtLeast);
-    (is_higher ? pays : costs).push_back(Clause(runs, ratios));
+    const bool is_higher = ratios.goodput > 1;
+    const bool is_open = ratios.goodput_known == Known::kNothing ||
+                         (ratios.goodput_known == (is_higher ? Known::kAtMost : Known::kAtLeast));
+    (is_open ? open : is_higher ? pays : costs).push_back(Clause(runs, ratios));
   }
-  const std::string where =
-      "On this machine, with one core for prefill and one for decode against "
-      "two that do both, splitting ";
-  if (costs.empty()) {
-    return absl::StrCat(where, "pays for ", absl::StrJoin(pays, " and "), ".");
-  }
-  if (pays.empty()) {
-    return absl::StrCat(where, "does not pay: ", absl::StrJoin(costs, ", "), ".");
-  }
-  return absl::StrCat(where, "pays for ", absl::StrJoin(pays, " and "), ", and does not for ",
-                      absl::StrJoin(costs, " and "), ".");
+  std::vector<std::string> parts;
+  const auto add = [&parts](const char* what, const std::vector<std::string>& clauses) {
+    if (!clauses.empty()) {
+      parts.push_back(what + absl::StrJoin(clauses, " and "));
+    }
+  };
+  add("splitting pays for ", pays);
+  add(pays.empty() ? "splitting does not pay for " : "it does not for ", costs);
+  add("whether splitting pays these rates do not tell for ", open);
+  return absl::StrCat(
+      "On this machine, with one core for prefill and one for decode against two that do both, ",
+      absl::StrJoin(parts, ", and "), ".");
 }
 
 ChatFigures FiguresOf(const RunningChat& chat) {

@@ -17,8 +17,8 @@ constexpr int kRunningPrompt = 256;                           // tokens, of a ru
 constexpr Duration kSettle = std::chrono::milliseconds(300);  // for each running stream
 constexpr Duration kBetweenProbes = std::chrono::milliseconds(250);
 constexpr double kStretch = 1.4;  // room for a probe that takes longer than predicted
-constexpr double kQuickestStep =
-    0.8;                             // of the predicted: running streams are to outlast the probes
+// Of the predicted one; running streams are to outlast the probes.
+constexpr double kQuickestStep = 0.8;
 constexpr double kMostSteps = 4000;  // of a running stream
 
 double Median(std::vector<double> values) {

@@ -5,10 +5,7 @@
 #include <set>
 
 #include "decode_worker/choice_seed.h"
-#include "decode_worker/decode_sessions.h"
-#include "tests/support/scripted_prefill.h"
-#include "tests/support/tiny_checkpoint.h"
-#include "tests/support/two_workers.h"
+#include "tests/decode_worker/two_sided_sessions.h"
 
 namespace baton {
 namespace {
@@ -21,7 +18,7 @@ static_assert(ChoiceSeed(0, 1) == 0xE220A8397B1DCDAF, "the first number of Split
 static_assert(ChoiceSeed(0, 2) == 0x6E789E6AA1B965F4);
 static_assert(ChoiceSeed(~0ull, 15) != ChoiceSeed(~0ull, 14));
 
-class DecodeChoicesTest : public testing::Test {
+class DecodeChoicesTest : public DecodeSessionsTest {
  protected:
   DecodeJob Seeded(int prompt_tokens, int max_tokens, std::uint32_t choices) {
     DecodeJob job = MakeJob(prompt_tokens, max_tokens, /*seed=*/3);
@@ -53,18 +50,6 @@ class DecodeChoicesTest : public testing::Test {
     }
     return text;
   }
-
-  void ExpectAllFree() {
-    EXPECT_TRUE(AllBlocksFree(*decode_.core));
-    EXPECT_TRUE(AllBlocksFree(*prefill_.core));
-    EXPECT_TRUE(WaitUntil([this] { return decode_.sessions.InFlight() == 0; }));
-    EXPECT_TRUE(WaitUntil([this] { return prefill_.service.InFlight() == 0; }));
-  }
-
-  const TinyCheckpoint model_;
-  const std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
-  PrefillNode prefill_{model_.file(), inproc::MakeTransport(hub_)};
-  DecodeNode decode_{model_.file(), inproc::MakeTransport(hub_), {.accept = milliseconds(400)}};
 };
 
 // B27, B42.
@@ -189,13 +174,7 @@ TEST_F(DecodeChoicesTest, CancellationAtAnyMomentEndsAll) {
       if (split) {
         job.prefill = {prefill_.candidate()};
       }
-      std::shared_ptr<Generation> generation;
-      const auto observer = decode_.Start(std::move(job), &generation);
-      const TimePoint until = Clock::System().Now() + milliseconds(delay_ms);
-      WaitUntil([until] { return Clock::System().Now() >= until; });
-      generation->Cancel();
-      EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kCancelled) << delay_ms;
-      ExpectAllFree();
+      ExpectFreeAfterCancelling(std::move(job), milliseconds(delay_ms));
     }
   }
 }

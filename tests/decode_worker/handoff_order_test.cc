@@ -253,13 +253,7 @@ TEST_F(DecodeSessionsTest, CancellationAtAnyMomentFreesBothSides) {
   for (int delay_ms = 0; delay_ms < 30; delay_ms += 2) {
     DecodeJob job = MakeJob(1500, 200, 10);
     job.prefill = {prefill_.candidate()};
-    std::shared_ptr<Generation> generation;
-    const auto observer = decode_.Start(std::move(job), &generation);
-    const TimePoint until = Clock::System().Now() + milliseconds(delay_ms);
-    WaitUntil([until] { return Clock::System().Now() >= until; });
-    generation->Cancel();
-    EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kCancelled) << delay_ms;
-    ExpectAllFree();
+    ExpectFreeAfterCancelling(std::move(job), milliseconds(delay_ms));
   }
 }
 

@@ -51,6 +51,16 @@ class DecodeSessionsTest : public testing::Test {
     EXPECT_TRUE(WaitUntil([this] { return prefill_.service.InFlight() == 0; }));
   }
 
+  void ExpectFreeAfterCancelling(DecodeJob job, std::chrono::milliseconds delay) {
+    std::shared_ptr<Generation> generation;
+    const auto observer = decode_.Start(std::move(job), &generation);
+    const TimePoint until = Clock::System().Now() + delay;
+    WaitUntil([until] { return Clock::System().Now() >= until; });
+    generation->Cancel();
+    EXPECT_EQ(observer->WaitForEnd().code(), absl::StatusCode::kCancelled) << delay.count();
+    ExpectAllFree();
+  }
+
   const TinyCheckpoint model_;
   const std::shared_ptr<inproc::Hub> hub_ = inproc::MakeHub();
   PrefillNode prefill_{model_.file(), inproc::MakeTransport(hub_)};
